@@ -138,10 +138,10 @@ def train_all(options: argparse.Namespace) -> None:
 
         def run() -> Iterator[Scoring]:
             graph, evidence = loaded(name)
-            recipe = base.with_values(**TRIALS[trial])
+            recipe = base.replace(**TRIALS[trial])
             if options.steps:
                 each = -(-graph.num_nodes // (recipe.batch_nodes or graph.num_nodes))
-                recipe = recipe.with_values(epochs=-(-options.steps // each))
+                recipe = recipe.replace(epochs=-(-options.steps // each))
             model = GraphCL(recipe, seed=seed, device=str(device))
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", TrainingWarning)

@@ -126,7 +126,7 @@ def encoder_row() -> dict[str, Any]:
 def epoch_row() -> dict[str, Any]:
     """An epoch on Cora against its NT-Xent, and a training against a dense one with PyG."""
     graph = load_dataset("cora")
-    recipe = load_recipe("cora").with_values(epochs=24)
+    recipe = load_recipe("cora").replace(epochs=24)
     h1, h2 = views(graph.num_nodes)
     ends, losses, starts = [], [], []
 
@@ -139,7 +139,7 @@ def epoch_row() -> dict[str, Any]:
     GraphCL(recipe, device="cpu").fit(graph, on_epoch=loss_in_turn)
     epochs = [end - start for start, end in zip(starts, ends[1:], strict=False)]
     epoch, loss = statistics.median(epochs), statistics.median(losses)
-    few = recipe.with_values(epochs=5)
+    few = recipe.replace(epochs=5)
     training = median_seconds(
         {
             "ours": lambda: GraphCL(few, device="cpu").fit(graph),
@@ -168,7 +168,7 @@ def _large_loss(results: Any) -> None:
 
 
 def _pubmed() -> tuple[Any, Any]:
-    return load_dataset("pubmed"), load_recipe("pubmed").with_values(epochs=1, batch_nodes=2048)
+    return load_dataset("pubmed"), load_recipe("pubmed").replace(epochs=1, batch_nodes=2048)
 
 
 def _pubmed_epoch(results: Any) -> None:

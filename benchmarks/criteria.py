@@ -19,7 +19,6 @@ from sklearn.metrics import adjusted_rand_score
 from threadpoolctl import threadpool_limits
 
 from graphcl.errors import GraphError
-from graphcl.estimator.choice import BUDGET
 from graphcl.evaluation.nearest import nearest, unit_rows
 from graphcl.evaluation.probe import standardiser
 from graphcl.evaluation.splits import mean_auc
@@ -32,7 +31,7 @@ from graphcl.research.damage import missing_features, missing_links
 from graphcl.research.evidence import alike
 from graphcl.research.evidence import merits as shipped_merits
 from graphcl.research.rows import Row
-from graphcl.settings import ENCODER_OPTIONS
+from graphcl.settings import ENCODER_OPTIONS, SEARCH_BUDGET
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results/choosing.jsonl"
@@ -248,7 +247,9 @@ def judge(found: list[Row], criteria: Iterable[str] = CRITERIA) -> list[Row]:
     """Returns a line per criterion: regret, picks below the median, collapsed picks."""
     groups = grouped(found)
     lines = [_line(name, groups, CRITERIA[name]) for name in criteria]
-    lines.append(_line(f"the search: {BUDGET - 1} trials of the portfolio", groups, _shipped, True))
+    lines.append(
+        _line(f"the search: {SEARCH_BUDGET - 1} trials of the portfolio", groups, _shipped, True)
+    )
     return lines
 
 
@@ -330,7 +331,7 @@ def _searched(
 ) -> tuple[list[Row], dict[str, float]]:
     """Returns the trials of a search on a graph, and their priors, by other families alone."""
     others = [one for (g, _), one in groups.items() if family(g) != family(graph)]
-    names = list(dict.fromkeys([FIRST, *portfolio_order(others)]))[: BUDGET - 1]
+    names = list(dict.fromkeys([FIRST, *portfolio_order(others)]))[: SEARCH_BUDGET - 1]
     return [row for row in group if row["trial"] in names], priors(others)
 
 

@@ -35,6 +35,7 @@ from graphcl.distributed import group
 from graphcl.estimator import GraphCL
 from graphcl.graphs.graph import Graph
 from graphcl.memory import peak_resident_bytes
+from graphcl.recipes import Recipe
 
 NODES, EDGES, FEATURES = 20_000, 200_000, 64
 SETTINGS = {
@@ -155,13 +156,14 @@ def train_whole(folder: Path, world: int) -> dict[str, Any]:
 def work(folder: Path) -> None:
     """One process of a training; leaves what it found in `folder`."""
     settings = json.loads((folder / "settings.json").read_text())
+    recipe = Recipe(settings.pop("recipe"), **settings)
     with group(torch.device("cpu")) as share:
         small = synthetic_graph(200, 1000, 8, 2)  # loads what libraries load on first use
-        GraphCL(**settings | {"epochs": 1, "dim": 8, "batch_nodes": 50}, device="cpu").fit(small)
+        GraphCL(recipe, epochs=1, dim=8, batch_nodes=50, device="cpu").fit(small)
         before = resident_bytes()
         graph = Graph.open(folder / "graph")
         marks: list[float] = []
-        model = GraphCL(**settings, device="cpu").fit(
+        model = GraphCL(recipe, device="cpu").fit(
             graph, on_epoch=lambda _: marks.append(time.process_time())
         )
         found = {

@@ -123,11 +123,11 @@ def one_node(graph: Graph, recipe: str, calls: int, *, exact: bool) -> dict[str,
     x = random.standard_normal((calls, FEATURES)).astype(np.float32)
     near = [random.choice(number, NEIGHBOURS, replace=False) for _ in range(calls)]
     live = model.live(graph)
-    live.embed_new(x[0], near[0])  # compiles
+    live.embed_new(x[0], rows=near[0])  # compiles
     wall, cpu = np.empty(calls), np.empty(calls)
     for call in range(calls):
         began, busy = time.perf_counter(), time.process_time()
-        live.embed_new(x[call], near[call])
+        live.embed_new(x[call], rows=near[call])
         wall[call], cpu[call] = time.perf_counter() - began, time.process_time() - busy
     row = {
         "what": "one new node",
@@ -153,7 +153,7 @@ def _difference(model: GraphCL, graph: Graph, x: Any, near: Any) -> float:
     """Returns how far a new node is from its embedding in the grown graph embedded whole."""
     whole = grown_graph(graph, new_nodes(graph, x, [near]))
     expected = model.transform(whole)[-1]
-    return float(np.abs(model.embed_new(x[0], near, graph=graph) - expected).max())
+    return float(np.abs(model.embed_new(x[0], rows=near, graph=graph) - expected).max())
 
 
 @torch.no_grad()

@@ -28,13 +28,13 @@ from graphcl.encoders import build_encoder
 from graphcl.errors import TrainingError
 from graphcl.estimator import GraphCL
 from graphcl.evaluation import multilabel_probe
-from graphcl.evaluation.logistic import STEPS
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.kernels.adjacency import Adjacency
 from graphcl.kernels.features import Features
 from graphcl.recipes import Recipe, load_recipe
 from graphcl.seeding import generator
+from graphcl.settings import PROBE_STEPS
 
 Embed = Callable[[Features, Adjacency], Tensor]
 
@@ -115,7 +115,7 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--trained-only", action="store_true", help="leave the controls out")
     parser.add_argument("--epochs", type=int)
-    parser.add_argument("--probe-steps", type=int, default=STEPS)
+    parser.add_argument("--probe-steps", type=int, default=PROBE_STEPS)
     parser.add_argument("--set", nargs="*", default=[], dest="settings")
     parser.add_argument("--device", default="auto")
     parser.add_argument(
@@ -127,7 +127,7 @@ def main() -> None:
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     recipe = load_recipe(options.recipe).with_texts(**parse_settings(options.settings))
     if options.epochs is not None:
-        recipe = recipe.with_values(epochs=options.epochs)
+        recipe = recipe.replace(epochs=options.epochs)
     collection = load_dataset("ppi")
     probe = Probe(collection, recipe, device, options.probe_steps)
     about = {

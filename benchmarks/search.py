@@ -61,7 +61,7 @@ def score(row: dict[str, Any]) -> float:
 
 def random_recipe(dataset: str, layers: int, draw: random.Random) -> Recipe:
     """Draws from the paper's ranges; weight decay also from below, where it works better."""
-    return load_recipe(dataset).with_values(
+    return load_recipe(dataset).replace(
         layers=layers,
         temperature=draw.choice((0.1, 0.5, 0.5, 0.8, 0.8, 1.0, 1.0)),
         edge_drop=round(draw.uniform(0.05, 0.75), 2),
@@ -133,7 +133,7 @@ class Search:
             finished.append(
                 {
                     "stage": stage,
-                    "recipe": vars(recipe.with_values(epochs=epochs)),
+                    "recipe": vars(recipe.replace(epochs=epochs)),
                     "seed": seed,
                     "val_accuracy": float(public.max()),
                     "cv_accuracy": float(redrawn.max()),
@@ -154,12 +154,12 @@ def configurations(found: list[dict[str, Any]]) -> list[tuple[float, Recipe]]:
     points = defaultdict(list)
     for row in found:
         recipe = Recipe(**row["recipe"])
-        points[recipe.with_values(epochs=max(EPOCHS))].append((score(row), recipe.epochs))
+        points[recipe.replace(epochs=max(EPOCHS))].append((score(row), recipe.epochs))
     ranked = []
     for recipe, scores in points.items():
         epochs = max(scores)[1]
         late = [score for score, at in scores if at >= min(epochs, 100)]
-        ranked.append((statistics.fmean(late), recipe.with_values(epochs=epochs)))
+        ranked.append((statistics.fmean(late), recipe.replace(epochs=epochs)))
     return sorted(ranked, key=lambda pair: -pair[0])
 
 
@@ -172,7 +172,7 @@ def best_of_each(ranked: list[tuple[float, Recipe]], count: int) -> list[Recipe]
     for _, recipe in ranked:
         groups[recipe.temperature, recipe.feature_scaling].append(recipe)
     best = [recipe for group in groups.values() for recipe in group[:count]]
-    return [recipe.with_values(epochs=max(EPOCHS)) for recipe in best]
+    return [recipe.replace(epochs=max(EPOCHS)) for recipe in best]
 
 
 def near(good: list[Recipe], draw: random.Random) -> Recipe:
@@ -187,7 +187,7 @@ def near(good: list[Recipe], draw: random.Random) -> Recipe:
         key: getattr(draw.choice((one, other)), key)
         for key in ("temperature", "weight_decay", "feature_scaling")
     }
-    return one.with_values(**mixed, **chosen, epochs=max(EPOCHS))
+    return one.replace(**mixed, **chosen, epochs=max(EPOCHS))
 
 
 def main() -> None:
@@ -225,7 +225,7 @@ def main() -> None:
             print(f"stage 1 stopped by its budget after {number} configurations")
             break
         first += search.train_and_probe(1, recipe, seed=0)
-    shipped = load_recipe(options.dataset).with_values(layers=options.layers, epochs=max(EPOCHS))
+    shipped = load_recipe(options.dataset).replace(layers=options.layers, epochs=max(EPOCHS))
     finalists = [*best_of_each(configurations(first), options.each), shipped]
     finalists = list(dict.fromkeys(finalists))
     print(f"stage 1: {len(first)} points in {time.perf_counter() - began:.0f} s; best:")
@@ -245,7 +245,7 @@ def main() -> None:
         for recipe, values in ranked[:12]:
             error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
             print(f"  {statistics.fmean(values):.4f} ± {error:.4f} {vars(recipe)}", flush=True)
-        whole = [recipe.with_values(epochs=max(EPOCHS)) for recipe, _ in ranked]
+        whole = [recipe.replace(epochs=max(EPOCHS)) for recipe, _ in ranked]
         finalists = list(dict.fromkeys(whole))[: options.last]
     if options.recipe:
         write_whole(options.recipe, ranked[0][0].to_toml())

@@ -106,7 +106,7 @@ class Configurations:
 
 def trained_row(search: Search, settings: Settings, seed: int) -> dict[str, Any]:
     """Trains and probes once; a failed training is a row too."""
-    recipe = load_recipe(search.graph.name).with_values(**settings)
+    recipe = load_recipe(search.graph.name).replace(**settings)
     row: dict[str, Any] = {"graph": search.graph.name, "settings": settings, "seed": seed}
     try:
         z = GraphCL(recipe, seed=seed, device=str(search.device)).fit_transform(search.graph)
@@ -164,7 +164,7 @@ def main() -> None:
         values = known.scores[json.dumps(settings, sort_keys=True)]
         print(f"{fmean(values):.4f} over {len(values)} seeds  {settings}", flush=True)
     if options.recipe:
-        write_whole(options.recipe, paper.with_values(**known.best(1)[0]).to_toml())
+        write_whole(options.recipe, paper.replace(**known.best(1)[0]).to_toml())
 
 
 if __name__ == "__main__":

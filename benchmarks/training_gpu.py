@@ -57,7 +57,7 @@ def main() -> None:
     about = rows.provenance(torch.device(options.device))
     for name in options.datasets:
         graph = load_dataset(name)
-        recipe = load_recipe(name).with_values(epochs=options.epochs)
+        recipe = load_recipe(name).replace(epochs=options.epochs)
         for what, run, repeats in (
             ("ours", ours, 5),
             ("dense autograd with PyG", dense_training, 1 if name == "pubmed" else 3),

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout, elu
 
-from graphcl import GraphCL
+from graphcl import GraphCL, Recipe
 from graphcl.graphs.conversion import offsets
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import prepare
@@ -29,7 +29,7 @@ def typed(
     graph: Graph, name: str, seed: int, device: torch.device, settings: Mapping[str, Any]
 ) -> tuple[Rows, Any]:
     """GraphCL on the typed graph."""
-    model = GraphCL(seed=seed, device=str(device), **settings)
+    model = GraphCL(Recipe(**settings), seed=seed, device=str(device))
     return model.fit(graph).transform(graph, node_type=name), model
 
 
@@ -37,7 +37,7 @@ def flattened(
     graph: Graph, name: str, seed: int, device: torch.device, settings: Mapping[str, Any]
 ) -> tuple[Rows, Any]:
     """GraphCL on the plain graph that forgets types and directions."""
-    model = GraphCL(seed=seed, device=str(device), **settings)
+    model = GraphCL(Recipe(**settings), seed=seed, device=str(device))
     plain, start = graph.flatten(), offsets(graph)[name]
     z = model.fit(plain).transform(plain)
     return z[start : start + graph.nodes[name].num_nodes], model

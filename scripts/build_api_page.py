@@ -18,6 +18,7 @@ from graphcl.files.atomic import write_whole
 PAGE = Path(__file__).parents[1] / "docs/api.md"
 PUBLIC = (
     "GraphCL",
+    "Recipe",
     "Graph",
     "GraphCollection",
     "load_dataset",
@@ -31,7 +32,6 @@ PUBLIC += ("report", "update", "rollback", "read_embeddings", "probe_scorer", "G
 OTHERS = (
     ("graphcl.graphs.nodes", "Nodes"),
     ("graphcl.graphs.relation", "Relation"),
-    ("graphcl.recipes", "Recipe"),
     ("graphcl.tabular.options", "TableOptions"),
     ("graphcl.evaluation", "ProbeResult"),
     ("graphcl.evaluation", "MultilabelResult"),

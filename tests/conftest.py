@@ -5,6 +5,7 @@ import os
 import resource
 import sys
 from pathlib import Path
+from typing import Any
 
 # Workers share the cores: threads of one, which spin while they wait, would take them from another.
 # Libraries read this when they are imported, and processes that tests start inherit it. Numba's
@@ -24,7 +25,8 @@ from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import NODE
 from graphcl.graphs.schema import EDGES
 from graphcl.kernels.neighbours import EdgeWeights
-from graphcl.recipes import Recipe, load_recipe
+from graphcl.recipes import Recipe
+from graphcl.recipes.recipe import recipe_keys
 from graphcl.topology import LocalTopology, SampledDirection
 
 ROOM = 600 * 2**20
@@ -131,7 +133,14 @@ def graph() -> Graph:
 
 @pytest.fixture
 def recipe() -> Recipe:
-    return load_recipe("default").with_values(dim=16, epochs=3, feature_scaling="none")
+    return Recipe(dim=16, epochs=3, feature_scaling="none")
+
+
+def configured(recipe: str | Recipe = "default", **settings: Any) -> GraphCL:
+    """Returns an estimator of any keys of a recipe, keywords or not, and options."""
+    plain = [key for key in settings if key in recipe_keys() and not callable(settings[key])]
+    keys = {key: settings.pop(key) for key in plain}
+    return GraphCL(Recipe(recipe, **keys), **settings)
 
 
 @pytest.fixture

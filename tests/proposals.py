@@ -184,11 +184,20 @@ ROWS = [
         take="say it: --id-column name",
     ),
     Row(
-        "--id-column ……",
+        "some several times; say it",
         "check knows.csv --nodes p.csv",
         {"p.csv": "id,name\n1,7\n1,1\n2,2\n3,8", "knows.csv": "who,whom\n1,2\n2,1"},
         {"or ": "graphcl check knows.csv --nodes p.csv "},
         "or --id-column id --duplicates first",
+    ),
+    Row(
+        "Of what edges name in",
+        "check e.csv --nodes n.csv",
+        {
+            "n.csv": "id,row,age\n1,1,30\n2,2,41\n4,3,22\n5,4,22\n",
+            "e.csv": "source,target\n1,2\n2,3\n3,1\n",
+        },
+        take="say it: --id-column row",
     ),
     Row(
         "no node table with columns",
@@ -423,7 +432,7 @@ REASONS = {
         ", or pass --graph …",
         "go on with the same command and --resume",
         "recipe auto: chooses",
-        "…: has … parts, one for",
+        "pass --processes …",
         "the store in parts that",
         "another process was silent",
         "graphcl train: rank",
@@ -440,6 +449,7 @@ REASONS = {
     ),
     "the service would not end": ("serve: … can be reached",),
     "installs": ("… needs an extra", "a UMAP map", "watch it with: tensorboard"),
+    "run by test_a_proposal_works_when_it_is_pasted": ("graphcl embed …", "--nodes …"),
     "run by test_advice_works_when_it_is_pasted": ("the same training with --method raw",),
     "run by test_an_interrupted_training_goes_on": (
         "graphcl train: interrupted",

@@ -86,7 +86,7 @@ def embeddings(dtype):
 
 def recipe_of(**changes):
     settings = {"dim": 16, "epochs": 2, "feature_scaling": "none", "learning_rate": 0.01}
-    return load_recipe("default").with_values(**PLAIN | settings | changes)
+    return load_recipe("default").replace(**PLAIN | settings | changes)
 
 
 def loss_and_gradient(dtype, temperature, share):

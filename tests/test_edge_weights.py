@@ -15,7 +15,7 @@ from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.kernels.adjacency import Adjacency, mean_pool
 from graphcl.views import drop_edges
-from tests.conftest import random_graph
+from tests.conftest import configured, random_graph
 
 CPU = torch.device("cpu")
 
@@ -85,11 +85,11 @@ def test_dropping_an_edge_leaves_self_weights_alone(heavy, generator):
 def test_weights_of_one_give_the_bits_of_an_unweighted_graph(graph, recipe, mode):
     ones = weighted(graph, np.ones(graph.num_edges))
     settings = {"mode": mode, "fan_out": 3, "batch_nodes": 20, "seed": 1, "device": "cpu"}
-    plain = GraphCL(recipe, **settings).fit_transform(graph)
-    assert np.array_equal(plain, GraphCL(recipe, **settings).fit_transform(ones))
+    plain = configured(recipe, **settings).fit_transform(graph)
+    assert np.array_equal(plain, configured(recipe, **settings).fit_transform(ones))
     for with_replacement in (True, False):
         settings["sample_with_replacement"] = with_replacement
-        of_both = [GraphCL(recipe, **settings).fit_transform(one) for one in (graph, ones)]
+        of_both = [configured(recipe, **settings).fit_transform(one) for one in (graph, ones)]
         assert np.array_equal(*of_both)
 
 
@@ -97,9 +97,9 @@ def test_weights_of_one_give_the_bits_of_an_unweighted_graph(graph, recipe, mode
 def test_only_ratios_of_weights_matter(heavy, graph, recipe, mode):
     eightfold = weighted(graph, 8 * heavy.edge_weight[_upper(heavy)])
     settings = {"mode": mode, "fan_out": 3, "batch_nodes": 20, "device": "cpu"}
-    of_both = [GraphCL(recipe, **settings).fit_transform(one) for one in (heavy, eightfold)]
+    of_both = [configured(recipe, **settings).fit_transform(one) for one in (heavy, eightfold)]
     np.testing.assert_allclose(*of_both, atol=1e-5)
-    plain = GraphCL(recipe, **settings).fit_transform(graph)
+    plain = configured(recipe, **settings).fit_transform(graph)
     assert np.abs(plain - of_both[0]).max() > 1e-3
 
 
@@ -144,7 +144,7 @@ def test_the_largest_and_smallest_weights_that_are_taken_train(graph, recipe, sc
     random = np.random.default_rng(0)
     given = weighted(graph, random.uniform(1, 2, graph.num_edges) * scale)
     for mode in ("full", "sampled"):
-        z = GraphCL(recipe, mode=mode, fan_out=3, device="cpu").fit_transform(given)
+        z = configured(recipe, mode=mode, fan_out=3, device="cpu").fit_transform(given)
         assert np.isfinite(z).all()
 
 

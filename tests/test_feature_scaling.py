@@ -17,7 +17,7 @@ from graphcl.graphs.scaling import LOGARITHM, NUMBER, WORD
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.training import SampledGraph
 from graphcl.views import Drop
-from tests.conftest import random_graph
+from tests.conftest import configured, random_graph
 
 CPU = torch.device("cpu")
 AUTO = {"feature_scaling": "auto", "device": "cpu"}
@@ -56,7 +56,7 @@ def test_unseen_rows_change_nothing_but_themselves(recipe, mode):
     graph = mixed_graph()
     other = changed_outside_training(graph)
     options = {"mode": mode, "inductive": True, "batch_nodes": 8, **AUTO}
-    ours, theirs = (GraphCL(recipe, **options).fit(one) for one in (graph, other))
+    ours, theirs = (configured(recipe, **options).fit(one) for one in (graph, other))
     assert same(ours.scaling_, theirs.scaling_)
     assert {NUMBER, LOGARITHM, WORD} <= set(ours.scaling_.kind.tolist())
     for one, two in zip(ours.encoder_.parameters(), theirs.encoder_.parameters(), strict=True):
@@ -130,7 +130,7 @@ def test_a_store_trains_and_embeds_as_memory_does(recipe, tmp_path, features, mo
     stored = Graph.open(tmp_path / "store")
     memory = Graph.from_edge_index(stored.edge_index(), np.asarray(stored.x, np.float32))
     options = {"mode": mode, "batch_nodes": 20, **AUTO}
-    ours, theirs = (GraphCL(recipe, **options).fit(one) for one in (stored, memory))
+    ours, theirs = (configured(recipe, **options).fit(one) for one in (stored, memory))
     assert same(ours.scaling_, theirs.scaling_)
     losses = [model.history_[-1].loss for model in (ours, theirs)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)

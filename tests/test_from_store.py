@@ -11,7 +11,7 @@ from graphcl.errors import GraphError
 from graphcl.kernels.stored_features import StoredFeatures
 from graphcl.training import SampledGraph
 from graphcl.views import Drop
-from tests.conftest import random_graph
+from tests.conftest import configured, random_graph
 
 CPU = torch.device("cpu")
 PERTURBATION = Drop(0.2, 0.4)
@@ -111,7 +111,7 @@ def test_unseen_features_do_not_move_inductive_training_from_int8(tmp_path, reci
     weights = []
     for name, x in (("quiet", graph.x), ("loud", loud)):
         graph.replace(x=x).save(tmp_path / name, features="int8")
-        model = GraphCL(recipe, mode=mode, inductive=True, feature_scaling=scaling, device="cpu")
+        model = configured(recipe, mode=mode, inductive=True, feature_scaling=scaling, device="cpu")
         model.fit(Graph.open(tmp_path / name))
         weights.append([value.numpy().tobytes() for value in model.encoder_.state_dict().values()])
     assert weights[0] == weights[1]
@@ -124,4 +124,4 @@ def test_inductive_training_refuses_scales_of_unseen_nodes(tmp_path, recipe):
     old = Graph.open(tmp_path / "old").replace(train_mask=graph.train_mask)
     GraphCL(recipe, device="cpu").fit(old)  # sees all nodes anyway
     with pytest.raises(GraphError, match="scales of its int8 features depend on nodes"):
-        GraphCL(recipe, inductive=True, device="cpu").fit(old)
+        configured(recipe, inductive=True, device="cpu").fit(old)

@@ -12,9 +12,12 @@ import pytest
 import graphcl
 from graphcl.cli.main import COMMANDS as NAMES
 from graphcl.cli.main import load_command, run
+from graphcl.errors import option_of
 from graphcl.evaluation.failure import advice
 from graphcl.recipes import Recipe
-from tests.proposals import CHECK, REASONS, ROWS, SMALL, TYPED, table
+from graphcl.tabular.build import load_tables
+from graphcl.tabular.options import TableOptions
+from tests.proposals import CHECK, PROSE, REASONS, ROWS, SMALL, TYPED, table
 
 SOURCE = Path(graphcl.__file__).parent
 COMMANDS = {name: load_command(name) for name in NAMES}
@@ -43,6 +46,17 @@ def options_of(command):
     return {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
 
 
+def as_typed(node):
+    """Returns `option(...)` of src as the command line has it; None if it is another thing."""
+    called = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "option"
+    if not called or not isinstance(node.args[0], ast.Constant):
+        return None
+    values = [one.value for one in node.keywords if one.arg == "of"] + node.args[1:]
+    plain = all(isinstance(one, ast.Constant) for one in values)
+    given = "=".join(one.value for one in values if one.value is not True) if plain else "…"
+    return f"{option_of(node.args[0].value)} {given}".strip()
+
+
 def texts(tree):
     """Yields the strings of a module that are no docstrings; a value in an f-string is `…`."""
     documents = {
@@ -52,14 +66,20 @@ def texts(tree):
         and node.body
         and isinstance(node.body[0], ast.Expr)
     }
-    inside = {
+    parts = [
         part for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values
-    }
+    ]
+    inside = {*parts, *(getattr(part, "value", None) for part in parts)}
     known = documents | inside
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
-            parts = (one.value if isinstance(one, ast.Constant) else "…" for one in node.values)
-            yield node.lineno, "".join(map(str, parts))
+            shown = (
+                one.value if isinstance(one, ast.Constant) else as_typed(one.value) or "…"
+                for one in node.values
+            )
+            yield node.lineno, "".join(map(str, shown))
+        elif node not in known and as_typed(node):
+            yield node.lineno, as_typed(node)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in known:
             yield node.lineno, node.value
 
@@ -259,11 +279,66 @@ def test_keywords_that_a_message_proposes_work(says, base, tmp_path, monkeypatch
     with pytest.raises(graphcl.GraphCLError) as caught:
         CALLS[says]()
     message = one_line(str(caught.value))
-    assert is_in(template(says), message), message
+    assert says in message
     ways = re.findall(r"\b([a-z]+)=(\[[^]]*\]|'[^']*')?", message)
     assert ways
     for key, literal in ways:
         assert CALLS[says](**{key: ast.literal_eval(literal) if literal else values[key]})
+
+
+LITERAL = r"(?:'(?:\\.|[^'\\])*'|\[.*?\]|\{.*?\})"
+# Keywords that messages propose in Python: those that are given to `read_tables`, and files.
+KEYWORDS = {
+    "weight": (
+        {"features": "structural", "nodes": None},
+        {"e.csv": "source,target,weight\na,b,1\nb,c,2"},
+    ),
+    "ignore": ({}, table("c", *"stuv")),
+    "one_hot": ({"strict": True}, table("c", "u", "w")),
+    "text": ({}, table("c", *PROSE)),
+    "date": ({"strict": True}, table("c", "2020-02-21", "2021-04-03")),
+    "date_format": ({}, table("c", "01/02/2020", "03/04/2021")),
+    "decimal": ({}, table("c", '"1,234"', '"2,345"')),
+    "missing": ({"missing": "refuse"}, table("c", "", "2")),
+    "label": ({}, table("label", "1", "2")),
+    "label_separator": ({"label": "t"}, table("t", "u;w", "w;u", "u", "w")),
+    "unknown_edges": ({}, {"n.csv": "id,v\na,1\nb,1\nc,1"}),
+    "duplicates": ({}, {"n.csv": "id,v\na,1\na,2\nb,1\nc,1\nd,2"}),
+    "id_column": (
+        {},
+        {"n.csv": "id,name\n1,7\n1,1\n2,2\n3,8", "e.csv": "who,whom\n1,2\n2,1"},
+    ),
+    "features": ({"nodes": None}, {}),
+    "nodes": ({}, {"n.csv": "id,v\n1.0,1\n2.0,1", "edges.csv": "source,target\n1,2"}),
+    "edges": (
+        {"nodes": {"author": "x.csv", "paper": "x.csv"}, "edges": {"r": "e.csv"}},
+        {"x.csv": "id,v\n1,1\n2,2", "e.csv": "p,q\n1,2\n2,1"},
+    ),
+}
+
+
+@pytest.mark.parametrize("keyword", KEYWORDS)
+def test_python_is_told_keywords_that_work(keyword, base, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(base, tmp_path, dirs_exist_ok=True)
+    given, files = KEYWORDS[keyword]
+    for name, text in files.items():
+        Path(name).write_text(text, encoding="utf-8")
+    given = {"edges": "e.csv" if "e.csv" in files else "edges.csv", "nodes": "n.csv", **given}
+    edges = None if isinstance(given["edges"], dict) else given.pop("edges")
+    try:
+        _, report = load_tables(edges, TableOptions(**given))
+        told = "\n".join((*report.first, *report.notes))
+    except graphcl.GraphCLError as error:
+        told = str(error)
+    assert not re.search(r"(^|\W)--[a-z]", told), told
+    ways = re.findall(rf"\b{keyword}={LITERAL}(?:, \w+={LITERAL})*", told)
+    assert ways, told
+    for way in ways:
+        pairs = re.findall(rf"(\w+)=({LITERAL})", way)
+        pasted = given | {name: ast.literal_eval(value) for name, value in pairs}
+        assert pasted != given
+        assert graphcl.read_tables(pasted.pop("edges", edges), **pasted).num_nodes
 
 
 def test_an_interrupted_training_goes_on(base, tmp_path, monkeypatch, capsys):

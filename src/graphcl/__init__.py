@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from graphcl.graphs.graph import Graph
     from graphcl.losses import nt_xent
     from graphcl.opening import open_graph
+    from graphcl.recipes import Recipe
     from graphcl.reporting.page import report
     from graphcl.runs.versions import read_embeddings, rollback
     from graphcl.tabular.build import read_tables
@@ -29,6 +30,7 @@ _HOMES = {
     "GraphCL": "graphcl.estimator",
     "GraphCLError": "graphcl.errors",
     "GraphCollection": "graphcl.graphs.collection",
+    "Recipe": "graphcl.recipes",
     "cluster": "graphcl.answers.grouping",
     "evaluate_links": "graphcl.answers.linking",
     "linear_probe": "graphcl.evaluation",
@@ -51,6 +53,7 @@ __all__ = [
     "GraphCL",
     "GraphCLError",
     "GraphCollection",
+    "Recipe",
     "cluster",
     "evaluate_links",
     "linear_probe",

@@ -19,7 +19,10 @@ The command line reports each of them in one line, with exit code 2. Any other e
 """
 
 import difflib
-from collections.abc import Iterable, Sequence
+import os
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 _KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
@@ -49,11 +52,11 @@ class TableError(GraphError):
 
     Attributes:
         problems: a message for each.
-        fix: words of a command line that settle all of them; empty where only the user can.
+        fix: names and values of options that settle all of them; empty where only the user can.
     """
 
-    def __init__(self, problems: Sequence[str], fix: tuple[str, ...] = ()) -> None:
-        self.problems, self.fix = tuple(problems), fix
+    def __init__(self, problems: Sequence[str], fix: Sequence[tuple[str, str]] = ()) -> None:
+        self.problems, self.fix = tuple(problems), tuple(fix)
         count = len(self.problems)
         shown = enumerate(self.problems[:_SHOWN], 1)
         listed = "".join(f"\n  {place}. {text}" for place, text in shown)
@@ -108,6 +111,54 @@ class TrainingWarning(UserWarning):
     """A training ended as usual, but there are signs that it failed."""
 
 
+# In the environment while a command runs, so that its threads and its processes know it.
+_COMMAND = "GRAPHCL_COMMAND"
+_NAMES = {"node_type": "type", "layout": "map", "cache_bytes": "cache", "settings": "set"}
+_LISTS = ("one_hot", "text", "date", "ignore")  # keywords that take several columns
+
+
+@contextmanager
+def command_running() -> Iterator[None]:
+    """Lets messages name the options of the command line instead of Python's keywords."""
+    before = os.environ.get(_COMMAND)
+    os.environ[_COMMAND] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(_COMMAND)
+        if before is not None:
+            os.environ[_COMMAND] = before
+
+
+def is_command() -> bool:
+    """Returns whether a command runs, rather than a program that calls the library."""
+    return _COMMAND in os.environ
+
+
+def option_of(name: str) -> str:
+    """Returns the option of the command line for one of Python's keywords."""
+    return "--" + _NAMES.get(name, name).replace("_", "-")
+
+
+def option(name: str, value: Any = None, *, of: str = "", written: str = "") -> str:
+    """Returns what the caller can pass: ``--weight w`` on the command line, else ``weight='w'``.
+
+    Args:
+        name: the keyword in Python.
+        value: None leaves it out; True is a flag on the command line.
+        of: the type or relation that the value is of.
+        written: the value as a shell takes it, unless it is to be quoted as usual.
+    """
+    if not is_command():
+        value = [value] if value is not None and name in _LISTS else value
+        return name if value is None else f"{name}={ ({of: value} if of else value)!r}"
+    if value is None or value is True:
+        return option_of(name)
+    text = " ".join(str(value).split())
+    written = written or (text if text.isidentifier() else shlex.quote(text))
+    return f"{option_of(name)} {of}{'=' if of else ''}{written}"
+
+
 def require(condition: bool, owner: str, parameter: str, constraint: str, value: object) -> None:
     """Raises a `ParameterError` unless `condition` holds; all its messages have the same form."""
     if not condition:
@@ -148,3 +199,13 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 def counted(number: int, one: str, several: str | None = None) -> str:
     """Returns ``1 row`` or ``2 rows``."""
     return f"1 {one}" if number == 1 else f"{number:,} {several or one + 's'}"
+
+
+def duration(seconds: float) -> str:
+    """Returns seconds as ``12 s``, ``3 min 05 s`` or ``2 h 10 min``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

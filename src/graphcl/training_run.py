@@ -21,10 +21,11 @@ import fcntl
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
@@ -38,13 +39,14 @@ import torch.distributed as dist
 
 from graphcl.devices import device_name, peak_memory_bytes, reset_peak_memory
 from graphcl.distributed import Share, any_of, from_rank, group, restarted
-from graphcl.errors import InvalidInputError, RunError, TrainingEndedError, counted
+from graphcl.errors import GraphError, InvalidInputError, RunError, TrainingEndedError, counted
 from graphcl.estimator import GraphCL
 from graphcl.estimator.choice import AUTO, about_choice
 from graphcl.estimator.partitioned import PartitionedGraph
+from graphcl.evaluation import MultilabelResult, ProbeResult
 from graphcl.evaluation.failure import majority_sign
 from graphcl.files.atomic import whole_file
-from graphcl.graphs.collection import GraphCollection
+from graphcl.graphs.collection import GraphCollection, Labelled
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import ColumnScaling
 from graphcl.opening import AnyGraph
@@ -63,6 +65,7 @@ from graphcl.runs.results import GraphFacts, Scores, TrainingResult, read_traini
 from graphcl.training import Checkpoints, EpochMetrics
 from graphcl.training.checkpoints import Pace, PartCheckpoints, StoppedError
 from graphcl.training.loop import PartedMetrics
+from graphcl.training.trackers import tracked
 from graphcl.version import versions
 
 LOCK = ".lock"
@@ -70,9 +73,8 @@ CHOOSING = "choosing"  # trials of the recipe ``auto``, and the one under way
 T = TypeVar("T")
 Data = Graph | GraphCollection | Graph | PartitionedGraph
 Rows = npt.NDArray[np.float32]
-# Embeddings, by type for a typed graph, to scores, or why there are none.
-Score = Callable[[Any], tuple[Scores | None, str | None]]
-Curves = AbstractContextManager[Callable[[EpochMetrics], object]]
+# Embeddings, and the labelled nodes that they are of, to scores.
+Probe = Callable[[Any, Labelled], ProbeResult | MultilabelResult]
 
 
 class Interruption(Protocol):
@@ -88,22 +90,18 @@ class Interruption(Protocol):
         """Says whether to stop after the step under way, and save."""
 
 
-def _no_curves(_: Path) -> Curves:
-    return nullcontext(lambda _: None)
-
-
 def train_run(
     model: GraphCL,
     graph: Data,
     out: Path,
     *,
     origin: runs.Origin,
-    score: Score,
+    probe: Probe,
     pace: Pace = Pace(),  # noqa: B008 (frozen)
     overwrite: bool = False,
     resume: bool = False,
     interruption: Interruption | None = None,
-    curves: Callable[[Path], Curves] = _no_curves,
+    trackers: tuple[str, ...] = (),
     introduction: str = "",
     patience: timedelta | None = None,
 ) -> TrainingResult | None:
@@ -114,13 +112,12 @@ def train_run(
         graph: what to train on.
         out: the run directory.
         origin: what the run keeps of the graph.
-        score: scores embeddings; the result keeps what it returns.
+        probe: scores embeddings; the result keeps what it returns.
         pace: how often to save a checkpoint.
         overwrite: replace a run that is there.
         resume: go on from the last checkpoint, if there is one.
         interruption: asked after each step.
-        curves: called with the folder of the unfinished run; yields an `on_epoch` that logs there.
-            What it leaves in ``tensorboard/`` and ``epochs.csv`` moves into the run.
+        trackers: where epochs are logged; see `graphcl.training.trackers`.
         introduction: printed on stderr before training begins.
         patience: how long processes wait for each other; PyTorch's default if None.
 
@@ -152,7 +149,7 @@ def train_run(
             checkpoints = saves(folder, **pace._asdict(), stop=stop)
             if interruption is not None:
                 interruption.patient = True
-            with curves(folder) if share.first else _no_curves(folder) as on_epoch:
+            with _epoch_log(trackers if share.first else (), model, out.name, folder) as on_epoch:
                 model.fit(graph, checkpoints=checkpoints, resume=resume, on_epoch=on_epoch)
             if interruption is not None:
                 interruption.patient = False
@@ -161,7 +158,7 @@ def train_run(
                 z = embed_rows(model, graph, scratch=_existing_folder_above(out))
             if not share.first:
                 return None
-            scores, why = score(z)
+            scores, why = _scores(z, graph, probe, out)
             result = _result(model, graph, origin.graph, scores, why)
             with runs.new_run(out, overwrite=overwrite, within=folder) as staging:
                 model.write_to(staging, origin)
@@ -186,6 +183,55 @@ def embed_rows(
     if isinstance(graph, GraphCollection):
         return np.concatenate(model.transform(graph))
     return model.transform(graph, scratch=scratch)
+
+
+@contextmanager
+def _epoch_log(
+    names: tuple[str, ...], model: GraphCL, title: str, unfinished: Path
+) -> Iterator[Callable[[EpochMetrics], object]]:
+    """Yields an `on_epoch` that logs to the trackers of these names.
+
+    A run appears whole when training ends, but curves are watched before: until then they lie
+    beside the checkpoints, and a training that is resumed adds to them.
+    """
+    folder = unfinished / runs.CURVES
+    settings = {"seed": model.seed, **asdict(model.complete_recipe())} if names else {}
+    with tracked(
+        names, curves=folder, file=unfinished / runs.EPOCHS, title=title, settings=settings
+    ) as log:
+        if "tensorboard" in names:
+            print(f"watch it with: tensorboard --logdir {folder}", file=sys.stderr, flush=True)
+        yield log
+
+
+def _scores(z: Any, graph: Data, probe: Probe, out: Path) -> tuple[Scores | None, str | None]:
+    """Returns the probe's scores, or the reason there are none: a graph needs no labels.
+
+    Of a graph with types, they are those of the first type that has any, with its name; those of
+    others are beside them.
+    """
+    if isinstance(graph, PartitionedGraph):
+        count = len(graph.store)
+        run, shards = (shlex.quote(str(one)) for one in (out, out.with_name(f"{out.name}_shards")))
+        return None, f"embed the parts: graphcl embed {run} --processes {count} --out {shards}"
+    plain, labelled = graph.is_plain, dict[str, Labelled]({"": graph})
+    if isinstance(graph, Graph) and not plain:
+        labelled = {**graph.nodes}
+    found: dict[str, dict[str, Any]] = {}
+    why = "the graph has no labels" if plain else "no type has labels"
+    for name, nodes in labelled.items():
+        if nodes.y is None:
+            continue
+        try:
+            scores = probe(z[name] if name else z, nodes)
+            found[name] = ({"type": name} if name else {}) | asdict(scores)
+        except GraphError as error:
+            why = f"{name}: {error}" if name else str(error)
+    if not found:
+        return None, why
+    first, *others = found
+    beside = {"others": {name: found[name] for name in others}} if others else {}
+    return found[first] | beside, None
 
 
 def agree(work: Callable[[], T], share: Share) -> T:

@@ -90,6 +90,9 @@ def test_a_node_that_is_linked_to_all_others_has_no_missing_link(z):
     found = links(z, graph=star, nodes=[0, 5], k=100)
     assert (found.pairs[:, 0] == 5).all()
     assert len(found) == 58
+    named = star.replace(node_ids=np.arange(60)[::-1])  # row 5 has the id 54
+    for same in ({"nodes": [54]}, {"rows": [5]}, {"rows": np.arange(60) == 5}):
+        assert links(z, graph=named, k=100, **same).pairs.tolist() == found.pairs.tolist()
 
 
 @pytest.mark.parametrize(
@@ -276,6 +279,8 @@ def test_links_takes_a_typed_graph_and_a_relation(rng):
     assert pairs.linked.tolist() == [(2, 3) in edges, (0, 1) in edges]
     of_one = graphcl.links(z, graph=graph.to_pyg(), nodes=[3], k=2)
     assert set(of_one.source.tolist()) == {3}
+    by_row = graphcl.links(z, graph=graph, rows=[3], k=2)
+    assert by_row.pairs.tolist() == of_one.pairs.tolist()
     model = GraphCL(dim=8, epochs=1, device="cpu").fit(graph)
     assert len(graphcl.links(model, graph=graph, k=3)) == 3
     judged = graphcl.evaluate_links(model, graph, share=0.2, negatives=2)

@@ -60,6 +60,13 @@ def test_ids_and_the_table(z):
     table = found.columns()
     assert table["id"].tolist() == ["n7", "n7"]
     assert table["neighbor"].tolist() == [ids[v] for v in brute(z, 7, 2)[0]]
+    assert neighbors(z, rows=7, k=2, graph=graph).columns()["id"].tolist() == ["n7", "n7"]
+    numbered = graph.replace(node_ids=np.arange(60)[::-1])  # row 7 has the id 52
+    for same in ({"nodes": 52}, {"rows": np.arange(60) == 7}, {"rows": slice(7, 8)}):
+        assert neighbors(z, k=2, graph=numbered, **same).rows.tolist() == [7]
+    assert len(neighbors(z, k=2)) == 60
+    with pytest.raises(GraphError, match="neighbors: nodes are ids; give a mask"):
+        neighbors(z, np.arange(60) == 7)
     with pytest.raises(GraphError, match="no node has the id 'n60'; did you mean"):
         neighbors(z, ["n7", "n60"], graph=graph)
     with pytest.raises(ParameterError, match="k must be at least 1"):

@@ -130,10 +130,17 @@ def graph(kind: str = "dense", seed: int = 0, **sizes: int) -> graphcl.Graph:
     return graphcl.Graph.from_edge_index(**given)
 
 
+def model_of(settings: dict[str, object]) -> graphcl.GraphCL:
+    """Returns the estimator of a recipe, by default of `default`, and keys that are changed."""
+    keys = dict(settings)
+    recipe = graphcl.Recipe(keys.pop("recipe", "default"), **keys)
+    return graphcl.GraphCL(recipe, seed=1, device="cpu")
+
+
 def trained(data: str | object, **settings: object) -> np.ndarray:
     """Returns the embeddings after a short training on a graph, or on one of a kind."""
     plain = {} if "recipe" in settings else PLAIN
-    model = graphcl.GraphCL(seed=1, device="cpu", **{**SHORT, **plain, **settings})
+    model = model_of({**SHORT, **plain, **settings})
     z = model.fit_transform(graph(data) if isinstance(data, str) else data)
     return np.concatenate(z) if isinstance(z, list) else z
 
@@ -215,9 +222,9 @@ def stored(kind: str, mode: str) -> np.ndarray:
 def large(encoder: str, kind: str, nodes: slice | None) -> np.ndarray:
     """Returns embeddings of a graph that is too large to be encoded at once."""
     settings = {**PLAIN, "encoder": encoder, "dim": 16, "epochs": 1}
-    model = graphcl.GraphCL(seed=1, device="cpu", **settings)
+    model = model_of(settings)
     model.fit(graph(kind, features=8))
-    return model.transform(graph(kind, 1, nodes=50_500, features=8), nodes=nodes)
+    return model.transform(graph(kind, 1, nodes=50_500, features=8), rows=nodes)
 
 
 def baseline_cases() -> Iterator[Case]:
@@ -259,7 +266,7 @@ def typed(kind: str = "typed") -> graphcl.Graph:
 def trained_types(kind: str, *, store: bool = False, **settings: object) -> np.ndarray:
     """Returns the embeddings of all types, one after another."""
     data = typed(kind)
-    model = graphcl.GraphCL(seed=1, device="cpu", **{**SHORT, "batch_nodes": 64, **settings})
+    model = model_of({**SHORT, "batch_nodes": 64, **settings})
     with tempfile.TemporaryDirectory() as folder:
         if store:
             data.save(Path(folder) / "store")

@@ -102,7 +102,7 @@ def test_the_portfolio_begins_with_the_best_and_adds_what_it_lacks():
 
 def test_every_trial_is_a_recipe():
     for values in criteria.TRIALS.values():
-        load_recipe("default").with_values(**values)
+        load_recipe("default").replace(**values)
 
 
 def test_the_page_and_the_portfolio_are_those_of_the_rows():

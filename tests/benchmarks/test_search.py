@@ -33,7 +33,7 @@ def test_the_batched_probe_is_scikit_learns():
 
 
 def row(score, **values):
-    recipe = load_recipe("cora").with_values(**values)
+    recipe = load_recipe("cora").replace(**values)
     return {"recipe": vars(recipe), "val_accuracy": score + 0.01, "cv_accuracy": score - 0.01}
 
 

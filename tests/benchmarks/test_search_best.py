@@ -14,7 +14,7 @@ def test_every_draw_is_a_recipe():
     settings, recipe = search_best.random_settings(draw), load_recipe("cora")
     for _ in range(200):
         settings = search_best.changed(settings, draw)
-        recipe.with_values(**settings)
+        recipe.replace(**settings)
         assert settings.keys() == CHOICES.keys() | RATES.keys()
         assert all(low <= settings[key] <= high for key, (low, high) in RATES.items())
         if settings["encoder"] == "gcn":

@@ -12,7 +12,7 @@ from importlib import import_module
 import pytest
 import typer
 
-from graphcl.cli.main import COMMANDS, load_command, run
+from graphcl.cli.main import COMMANDS, GROUPS, load_command, run
 from graphcl.datasets import CATALOGUE
 from tests.cli.conftest import QUICK, call, fails
 
@@ -215,7 +215,7 @@ LIGHT = """
 import resource, sys
 from graphcl.cli.main import run
 code = run(sys.argv[1:])
-assert "torch" not in sys.modules and "sklearn" not in sys.modules
+assert not {"torch", "sklearn", "numba"} & set(sys.modules)
 used = resource.getrusage(resource.RUSAGE_SELF)
 print(used.ru_utime + used.ru_stime, file=sys.stderr)
 sys.exit(code)
@@ -275,16 +275,54 @@ def test_light_commands_import_nothing_heavy(arguments, seconds, code, tmp_path,
     assert float(done.stderr.splitlines()[-1]) < 2 * seconds
 
 
-def test_options_of_tables_have_a_page_of_their_own(capsys, monkeypatch):
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_shows_what_its_examples_use(name):
+    command = load_command(name)
+    shown = {
+        word for one in command.params if not getattr(one, "hidden", False) for word in one.opts
+    }
+    lines = [line.strip() for line in command.help.splitlines()]
+    examples = [line for line in lines if line.startswith(f"graphcl {name} ")]
+    used = {word for line in examples for word in re.findall(r"(?<=\s)--[a-z-]+", line)}
+    assert examples
+    assert used <= shown
+
+
+def test_options_of_tables_are_one_group_and_have_a_page_of_their_own(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
-    for name in ("train", "predict", "embed"):
+    for name in ("train", "predict", "embed", "build"):
         assert run([name, "--help"]) == 0
         first = capsys.readouterr().out
-        assert "--id-column" not in first
-        assert "--help-tables" in first
+        assert first.count("─ Tables") == 1
+        assert "--id-column" in first
+        assert "--decimal" not in first
         assert run([name, "--help-tables"]) == 0
         second = capsys.readouterr().out
         assert "--id-column" in second
+        assert "--decimal" in second
         assert "--device" not in second
-    assert run(["build", "--help"]) == 0  # it is all about tables
-    assert "--id-column" in capsys.readouterr().out
+
+
+def test_help_lists_commands_in_groups(capsys):
+    assert run(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    groups = [line[:-1] for line in lines if line.endswith(":") and line[0] != " "]
+    assert groups == ["Options", *GROUPS]
+    named = [line.split()[0] for line in lines if re.match(r"  [a-z]", line)]
+    assert named == list(COMMANDS)
+    assert lines.index("Train:") < lines.index("Use:")
+
+
+def test_help_and_typos_import_nothing_heavy():
+    program = """
+import contextlib, io, sys
+from graphcl.cli.main import COMMANDS, run
+for name in COMMANDS:
+    for word, code in (("--help", 0), ("--hlep", 2)):
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            assert run([name, word]) == code
+    heavy = {"torch", "sklearn", "numba", "pandas", "scipy"} & set(sys.modules)
+    assert not heavy, (name, heavy)
+"""
+    done = call("-c", program)
+    assert done.returncode == 0, done.stderr

@@ -8,7 +8,9 @@ import time
 import pytest
 
 from graphcl.cli.main import run
+from graphcl.cli.reproduce import STUDY_NAMES
 from graphcl.research import rows
+from graphcl.research.studies import STUDIES
 
 QUICK = ["--set", "epochs=1", "--set", "dim=4", "--methods", "graphcl"]
 
@@ -126,3 +128,7 @@ def test_ctrl_c_keeps_rows_and_the_same_command_goes_on(here):
     assert kept >= 1
     assert run([*command[3:], f"{kept + 1}"]) == 0
     assert [row["seed"] for row in rows.read(path)] == list(range(kept + 1))
+
+
+def test_the_command_names_every_study():
+    assert list(STUDIES) == list(STUDY_NAMES)

@@ -19,13 +19,15 @@ def test_tables_are_described_whole_once_and_briefly_afterwards(tmp_path, monkey
         assert run(list(arguments)) == 0
         return capsys.readouterr().err
 
-    columns, merged, guess = "columns of the node table:", "1 repeated row", "guessed by name"
+    columns, merged, guess = "columns of the node table:", "1 repeated row", "guessed by name)"
     whole = told("check", *tables)
     assert columns in whole
     trained = told("train", *tables, *QUICK, "--out", "run")
-    assert merged in trained
-    assert guess in trained
-    assert columns not in trained
+    assert guess in whole
+    for brief in (trained, told("build", *tables, "--out", "store")):
+        assert merged in brief
+        assert brief.count("guessed") == 1  # in the first line alone
+        assert columns not in brief
     (again,) = told("links", "run", "-k", "2").splitlines()
     assert again.startswith("guessed: ")
     assert {*whole.splitlines()} <= {*told("links", "run", "-k", "2", "--verbose").splitlines()}

@@ -166,14 +166,14 @@ def test_a_part_without_variation_stays_finite():
 
 
 def test_other_encoders_come_without():
-    recipe = load_recipe("cora").with_values(encoder="residual", **ALL)
+    recipe = load_recipe("cora").replace(encoder="residual", **ALL)
     assert recipe.side_by_side
-    assert recipe.with_values(encoder="mean").side_by_side
-    other = recipe.with_values(encoder="gcn")
+    assert recipe.replace(encoder="mean").side_by_side
+    other = recipe.replace(encoder="gcn")
     assert (other.normalisation, other.side_by_side, other.own_features) == ("none", False, 0.0)
     message = "encoder 'gcn' takes no normalisation; only mean and residual do"
     with pytest.raises(ParameterError, match=f"recipe: {message}"):
-        recipe.with_values(encoder="gcn", normalisation="layer")
+        recipe.replace(encoder="gcn", normalisation="layer")
     with pytest.raises(ParameterError, match=message):
         build_encoder("gcn", 3, generator=torch.Generator(), **ALL)
 
@@ -183,7 +183,7 @@ def test_other_encoders_come_without():
 )
 def test_values_out_of_bounds(key, value):
     with pytest.raises(ParameterError, match=key):
-        load_recipe("cora").with_values(**{key: value})
+        load_recipe("cora").replace(**{key: value})
 
 
 def test_recipes_of_the_paper_do_without():

@@ -35,7 +35,7 @@ def test_the_pick_is_trained_and_says_why(graph, tmp_path):
     found = model.choice_
     assert [trial.name for trial in found.trials] == ["one", "two", "three"]
     picked = found.trials[found.picked]
-    assert model.recipe_ == model.complete_recipe().with_values(**picked.values)
+    assert model.recipe_ == model.complete_recipe().replace(**picked.values)
     alone = GraphCL(model.recipe_, device="cpu").fit(graph)
     np.testing.assert_array_equal(alone.transform(graph), model.transform(graph))
     model.save(tmp_path / "run", graph=graph)

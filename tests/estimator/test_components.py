@@ -302,7 +302,7 @@ def test_a_group_divides_what_can_be_divided(graph, recipe, monkeypatch):
         monkeypatch.setattr("graphcl.estimator.components.current_share", lambda: Share(1, world))
         own = {"encoder": None, "perturbation": None, "loss": None}
         own |= {key: changes.pop(key) for key in own.keys() & changes.keys()}
-        components = Components.of(recipe.with_values(mode="full", **changes), **own)
+        components = Components.of(recipe.replace(mode="full", **changes), **own)
         (prepared,) = prepare([graph], "none")
         return components.source(prepared, device=torch.device("cpu"))[0]
 

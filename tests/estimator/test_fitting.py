@@ -7,7 +7,7 @@ from graphcl.errors import ParameterError
 from graphcl.estimator import fitting
 from graphcl.estimator.fitting import retrain
 from graphcl.estimator.inference import embed_fitted
-from tests.conftest import random_graph
+from tests.conftest import configured, random_graph
 
 SHORT = {
     "encoder": "residual",
@@ -29,14 +29,14 @@ def sizes(z):
 
 @pytest.mark.parametrize("mode", ["full", "sampled"])
 def test_parts_of_embeddings_have_one_size(graph, mode):
-    z = GraphCL(**SHORT, mode=mode).fit_transform(graph)
+    z = configured(**SHORT, mode=mode).fit_transform(graph)
     assert z.shape == (graph.num_nodes, 16)
     np.testing.assert_allclose(z.mean(0), 0, atol=1e-5)
     np.testing.assert_allclose(sizes(z), 1, rtol=1e-4)
 
 
 def test_a_run_keeps_them(graph, tmp_path):
-    model = GraphCL(**SHORT).fit(graph)
+    model = configured(**SHORT).fit(graph)
     model.save(tmp_path / "run")
     other = random_graph(seed=5)  # its own figures would differ
     again = GraphCL.load(tmp_path / "run")
@@ -51,7 +51,7 @@ def test_no_other_row_counts_in_inductive_training(graph):
     x = np.array(graph.x)
     x[~mask] *= 100
     first, second = (
-        GraphCL(**SHORT, inductive=True, feature_scaling="none").fit(one)
+        configured(**SHORT, inductive=True, feature_scaling="none").fit(one)
         for one in (graph, graph.replace(x=x))
     )
     beside, other = first.encoder_.beside, second.encoder_.beside
@@ -60,11 +60,11 @@ def test_no_other_row_counts_in_inductive_training(graph):
 
 
 def test_of_a_large_graph_some_ranges_are_enough(graph, monkeypatch):
-    whole = GraphCL(**SHORT).fit(graph).encoder_.beside
+    whole = configured(**SHORT).fit(graph).encoder_.beside
     monkeypatch.setattr(fitting, "WHOLE", 10)
     monkeypatch.setattr(fitting, "NODES", 4)
     monkeypatch.setattr(fitting, "RANGES", graph.num_nodes // 4)  # all of them, in order
-    ranges = GraphCL(**SHORT).fit(graph).encoder_.beside
+    ranges = configured(**SHORT).fit(graph).encoder_.beside
     assert graph.num_nodes % 4 == 0
     np.testing.assert_allclose(ranges.scale, whole.scale, rtol=1e-5)
     np.testing.assert_allclose(ranges.shift, whole.shift, atol=1e-5)
@@ -73,7 +73,7 @@ def test_of_a_large_graph_some_ranges_are_enough(graph, monkeypatch):
 def test_several_graphs(monkeypatch):
     graphs = [random_graph(seed=seed) for seed in range(3)]
     monkeypatch.setattr(fitting, "ENOUGH", graphs[0].num_nodes + 1)
-    model = GraphCL(**SHORT).fit(graphs)
+    model = configured(**SHORT).fit(graphs)
     z = np.concatenate([model.transform(one) for one in graphs[:2]])
     np.testing.assert_allclose(sizes(z), 1, rtol=1e-4)
 

@@ -10,7 +10,7 @@ from graphcl import Graph, GraphCL
 from graphcl.errors import TrainingWarning
 from graphcl.evaluation.unsupervised import effective_rank, mean_cosine
 from graphcl.graphs.tensors import graph_tensors
-from tests.conftest import random_collection
+from tests.conftest import configured, random_collection
 
 
 def communities(n=200, width=16, *, features=None):
@@ -36,7 +36,7 @@ PLAIN = {  # the embedding is what was contrasted, and nothing else
 
 def fitted(graph, **changes):
     settings = {"epochs": 40, "dim": 32, "learning_rate": 0.01, "device": "cpu"} | PLAIN | changes
-    return GraphCL(**settings).fit(graph)
+    return configured(**settings).fit(graph)
 
 
 def names(model):

@@ -14,6 +14,7 @@ from graphcl.estimator import GraphCL, live
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.store.columns import Names
+from tests.conftest import configured
 from tests.estimator.test_typed import library
 
 NODES, MORE, WIDTH = 400, 3, 12
@@ -44,7 +45,7 @@ def whole(x, edges, neighbours, among, **more):
 
 def fitted(graph, **settings):
     values = {"recipe": "cora", "dim": 24, "epochs": 1, "device": "cpu"} | settings
-    return GraphCL(**values).fit(graph)
+    return configured(**values).fit(graph)
 
 
 SETTINGS = {
@@ -162,10 +163,11 @@ def test_neighbours_by_id(kind):
     graph = graph.replace(node_ids=ids)
     live = fitted(graph).live(graph)
     rows = neighbours[0]
-    names = [str(row if ids is None else ids[int(row)]) for row in rows]
-    assert live.rows_of(names).tolist() == rows.tolist()
-    one, other = live.embed_new(x[NODES], names), live.embed_new(x[NODES], rows)
-    np.testing.assert_array_equal(one, other)
+    own = [row if ids is None else ids[int(row)] for row in rows]
+    expected = live.embed_new(x[NODES], rows=rows)
+    for names in (own, [str(one) for one in own]):
+        assert live.rows_of(names).tolist() == rows.tolist()
+        np.testing.assert_array_equal(live.embed_new(x[NODES], names), expected)
     for wrong in ("nobody", "-3", "1e3", "00", "٣", "9" * 30):
         with pytest.raises(GraphError, match="no node has the id"):
             live.rows_of([wrong])
@@ -220,10 +222,14 @@ def test_what_does_not_fit_is_refused(tmp_path):
         model.embed_new(x[NODES:], neighbours[0], graph=graph)
     with pytest.raises(GraphError, match="one list per node"):
         model.embed_new(x[NODES:], "abc", graph=graph)
-    with pytest.raises(GraphError, match="whole numbers or ids"):
+    with pytest.raises(GraphError, match=r"no node has the id '1\.5'"):
         model.embed_new(x[NODES], [1.5], graph=graph)
-    with pytest.raises(GraphError, match="node 400 of a graph of 400"):
+    with pytest.raises(GraphError, match="no node has the id '400'"):
         model.embed_new(x[NODES], [400], graph=graph)
+    with pytest.raises(GraphError, match="no row 400 among 400 nodes"):
+        model.embed_new(x[NODES], rows=[400], graph=graph)
+    with pytest.raises(GraphError, match="give neighbours, which are ids, or rows"):
+        model.embed_new(x[NODES], graph=graph)
     with pytest.raises(GraphError, match="5 features; the model was trained on 12"):
         model.live(Graph.from_edge_index(edges, np.ones((NODES, 5))))
     several = GraphCollection((graph,), (), (), name="several")

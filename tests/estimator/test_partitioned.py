@@ -123,7 +123,7 @@ def cases(world):
 
 
 def model_of(settings):
-    return GraphCL(load_recipe("default").with_values(mode="sampled", **settings), device="cpu")
+    return GraphCL(load_recipe("default").replace(mode="sampled", **settings), device="cpu")
 
 
 def figures(model):
@@ -248,8 +248,8 @@ def test_a_part_that_is_torn_and_a_wrong_number_of_parts_end_every_process(folde
     assert len(said) == 1
     found = json.loads(said.pop())
     assert f"part-0000{world - 1}/relation-0/indices.npy" in found["torn"]
-    assert f"pass --processes {5 - world}" in found["few"]
-    typed = "part-00002/relation-2/indices.npy" if world == 3 else "pass --processes 3"
+    assert f"has {5 - world} parts" in found["few"]
+    typed = "part-00002/relation-2/indices.npy" if world == 3 else "has 3 parts"
     assert typed in found["torn, typed"]
 
 
@@ -269,10 +269,10 @@ PYG = {"encoder": "gcn", "normalisation": "none", "side_by_side": False, "own_fe
     ],
 )
 def test_what_parts_do_not_allow_is_named(folder, case, settings, error, named):
-    model = GraphCL(load_recipe("default").with_values(**DEFAULT | settings), device="cpu")
+    model = GraphCL(load_recipe("default").replace(**DEFAULT | settings), device="cpu")
     with pytest.raises(error, match=named):
         model.fit(PartitionedGraph(folder / f"{case}-1"))
-    with pytest.raises(ParameterError, match="--topology must be one of auto, asked"):
+    with pytest.raises(ParameterError, match="topology must be one of auto, asked"):
         PartitionedGraph(folder / "default-1", topology="guessed")
 
 

@@ -1,7 +1,9 @@
 """What scikit-learn expects of an estimator, as far as it can hold where X is a graph."""
 
 import pickle
+import re
 
+import networkx
 import numpy as np
 import pandas
 import polars
@@ -119,6 +121,40 @@ def test_what_the_search_is_told_to_do_works(graph, recipe):
     assert search.best_params_["temperature"] in (0.5, 1.0)
 
 
+def test_a_search_reaches_keys_of_the_recipe_that_are_no_keywords(graph, recipe):
+    tried = [recipe.replace(weight_decay=0.0), recipe.replace(weight_decay=0.1)]
+    search = GridSearchCV(
+        GraphCL(device="cpu", epochs=1, dim=4),
+        {"recipe": tried, "random_state": [3]},
+        scoring=probe_scorer,
+        cv=[([0], [0])],
+        error_score="raise",
+    ).fit([graph])
+    found = search.best_estimator_
+    assert (found.recipe, found.seed) == (search.best_params_["recipe"], 3)
+    assert found.recipe_ == found.recipe.replace(epochs=1, dim=4)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"random_state": 4}, "GraphCL: it is called seed; write GraphCL(seed=4)"),
+        ({"fan_out": 5}, "fan_out is a key of the recipe; write GraphCL(Recipe(fan_out=5))"),
+        ({"epoch": 5}, "GraphCL: unknown keyword 'epoch'; did you mean 'epochs'?"),
+        ({"qqqq": 5}, "GraphCL: unknown keyword 'qqqq'; known: recipe, encoder, layers"),
+    ],
+)
+def test_another_keyword_is_answered_with_the_right_one(given, message):
+    with pytest.raises(ParameterError, match=re.escape(message)):
+        GraphCL(**given)
+
+
+def test_the_seed_is_scikit_learns_random_state():
+    model = Pipeline([("embed", GraphCL())]).set_params(embed__random_state=7)["embed"]
+    assert clone(model).seed == 7
+    assert "random_state" not in model.get_params()
+
+
 def test_output_as_tables(graph, recipe):
     named = Graph.from_edge_index(
         graph.edge_index(), graph.x, node_ids=[f"node {n}" for n in range(60)]
@@ -141,6 +177,18 @@ def test_output_as_tables(graph, recipe):
         model.set_output(transform="arrow")
 
 
+def test_networkx_to_embedding_in_two_lines():
+    graph = networkx.karate_club_graph()
+    model = graphcl.GraphCL(epochs=1, dim=8, device="cpu")
+    with pytest.raises(GraphError, match=r"no node has the attribute 'x'.*'structural'"):
+        model.fit(graph)
+    networkx.set_node_attributes(graph, dict(graph.degree), "x")
+    z = model.fit_transform(graph)
+    assert np.array_equal(model.transform(graph, nodes=[33]), z[33:])
+    with pytest.raises(GraphError, match=r"HeteroData, or a networkx graph; got ndarray; see"):
+        model.fit(z)
+
+
 def test_pyg_to_embedding_in_two_lines():
     data = Data(x=torch.rand(30, 5), edge_index=torch.randint(0, 30, (2, 80)))
     model = graphcl.GraphCL(epochs=1, dim=8, device="cpu")
@@ -149,33 +197,41 @@ def test_pyg_to_embedding_in_two_lines():
 
 
 @pytest.mark.parametrize("encoder", ["mean", "residual", "gcn"])
-def test_some_nodes_by_number_id_or_mask_are_rows_of_all(encoder):
+def test_some_nodes_by_id_or_row_are_rows_of_all(encoder):
     graph = random_graph(num_nodes=80)
-    ids = [f"n{n}" for n in range(80)]
-    named = Graph.from_edge_index(graph.edge_index(), graph.x, node_ids=ids)
+    named = graph.replace(node_ids=np.arange(80)[::-1] + 1000)  # row 0 has the id 1079
     model = GraphCL(encoder=encoder, dim=8, epochs=1, device="cpu").fit(named)
     whole = model.transform(named)
     mask = np.zeros(80, bool)
     mask[[5, 7]] = True
-    for nodes, rows in (
-        (np.array([70, 3, 3]), [70, 3, 3]),
-        ([70, 3], [70, 3]),
-        (3, [3]),
-        (["n70", "n3"], [70, 3]),
-        ("n3", [3]),
-        (mask, [5, 7]),
-        (slice(2, 9), list(range(2, 9))),
+    for given, rows in (
+        ({"nodes": np.array([1009, 1076, 1076])}, [70, 3, 3]),
+        ({"nodes": ["1009", 1076]}, [70, 3]),
+        ({"nodes": 1076}, [3]),
+        ({"nodes": "1076"}, [3]),
+        ({"rows": np.array([70, 3, 3])}, [70, 3, 3]),
+        ({"rows": 3}, [3]),
+        ({"rows": mask}, [5, 7]),
+        ({"rows": slice(2, 9)}, list(range(2, 9))),
     ):
-        np.testing.assert_allclose(model.transform(named, nodes=nodes), whole[rows], atol=1e-6)
-    table = model.set_output(transform="pandas").transform(named, nodes=["n70", "n3"])
-    assert table.index.tolist() == ["n70", "n3"]
+        np.testing.assert_allclose(model.transform(named, **given), whole[rows], atol=1e-6)
+    np.testing.assert_allclose(model.transform(graph, nodes=[70, 3]), whole[[70, 3]], atol=1e-6)
+    table = model.set_output(transform="pandas").transform(named, nodes=["1009", "1076"])
+    assert table.index.tolist() == [1009, 1076]
     model.set_output(transform="default")
     for wrong, message in (
-        ([80], "node 80 of a graph of 80 nodes"),
-        ([-1], "node -1"),
-        (["n80"], "no node has the id 'n80'; did you mean"),
-        (np.zeros(80, bool), "a mask of 80"),
-        ([], "one or more nodes"),
+        ({"nodes": [3]}, "no node has the id '3'"),
+        ({"nodes": [1080]}, "no node has the id '1080'; did you mean"),
+        ({"nodes": mask}, "nodes are ids; give a mask or a range as rows="),
+        ({"nodes": slice(2)}, "nodes are ids; give a mask or a range as rows="),
+        ({"nodes": [1079], "rows": [0]}, "give one of them"),
+        ({"rows": [80]}, "no row 80 among 80 nodes"),
+        ({"rows": [-1]}, "no row -1"),
+        ({"rows": ["1079"]}, "rows must be row numbers, a mask or a range"),
+        ({"rows": [1.0]}, "rows must be row numbers, a mask or a range"),
+        ({"rows": np.ones(3, bool)}, "a mask of 3 for 80 nodes"),
+        ({"rows": np.zeros(80, bool)}, "no node is chosen"),
+        ({"nodes": []}, "no node is chosen"),
     ):
         with pytest.raises(GraphError, match=message):
-            model.transform(named, nodes=wrong)
+            model.transform(named, **wrong)

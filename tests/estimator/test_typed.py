@@ -12,6 +12,7 @@ from graphcl.errors import GraphError, ParameterError, RunError
 from graphcl.estimator.fitted import Fitted
 from graphcl.runs.nodes import read_nodes, type_folder
 from graphcl.training.checkpoints import Checkpoints, StoppedError
+from tests.conftest import configured
 from tests.groups import in_processes
 
 FAST = {"dim": 16, "epochs": 3, "batch_nodes": 16, "device": "cpu"}
@@ -56,7 +57,7 @@ def library(seed=0, *, papers=40, authors=20):
 @pytest.mark.parametrize("mode", ["full", "sampled"])
 def test_it_trains_embeds_saves_and_loads(tmp_path, mode):
     graph = library()
-    model = GraphCL(mode=mode, fan_out=3, **FAST)
+    model = configured(mode=mode, fan_out=3, **FAST)
     z = model.fit_transform(graph)
     assert {name: rows.shape for name, rows in z.items()} == {
         "author": (20, 16),
@@ -77,11 +78,11 @@ def test_it_trains_embeds_saves_and_loads(tmp_path, mode):
 @pytest.mark.parametrize("mode", ["full", "sampled"])
 def test_the_seed_decides_every_bit_and_labels_decide_nothing(mode):
     graph, options = library(), {"mode": mode, "fan_out": 3, **FAST}
-    first = GraphCL(seed=1, **options).fit_transform(graph)
+    first = configured(seed=1, **options).fit_transform(graph)
     other = {name: {"x": one.x, "num_nodes": one.num_nodes} for name, one in graph.nodes.items()}
     unlabelled = Graph(Graph.from_edges(other, {}).nodes, graph.relations, graph.name)
-    second = GraphCL(seed=1, **options).fit_transform(unlabelled)
-    third = GraphCL(seed=2, **options).fit_transform(graph)
+    second = configured(seed=1, **options).fit_transform(unlabelled)
+    third = configured(seed=2, **options).fit_transform(graph)
     assert all(np.array_equal(first[name], second[name]) for name in first)
     assert not np.array_equal(first["paper"], third["paper"])
 
@@ -102,25 +103,25 @@ def test_some_nodes_of_a_type_have_the_rows_of_all():
 @pytest.mark.parametrize("mode", ["full", "sampled"])
 def test_a_training_that_stopped_goes_on_to_the_same_bits(tmp_path, mode):
     graph, options = library(), {"mode": mode, "fan_out": 2, **FAST}
-    expected = GraphCL(**options).fit_transform(graph)
+    expected = configured(**options).fit_transform(graph)
     steps = iter(range(100))
     stopping = Checkpoints(tmp_path / "c", stop=lambda: next(steps) == 5)
     with pytest.raises(StoppedError):
-        GraphCL(**options).fit(graph, checkpoints=stopping)
-    found = GraphCL(**options).fit(graph, checkpoints=tmp_path / "c", resume=True)
+        configured(**options).fit(graph, checkpoints=stopping)
+    found = configured(**options).fit(graph, checkpoints=tmp_path / "c", resume=True)
     assert all(
         np.array_equal(rows, expected[name]) for name, rows in found.transform(graph).items()
     )
     with pytest.raises(RunError, match="is of another training"):
-        GraphCL(**options).fit(library(1), checkpoints=tmp_path / "c", resume=True)
+        configured(**options).fit(library(1), checkpoints=tmp_path / "c", resume=True)
 
 
 @pytest.mark.parametrize("mode", ["full", "sampled"])
 def test_from_a_store_it_has_the_bits_of_memory(tmp_path, mode):
     graph, options = library(), {"mode": mode, "fan_out": 2, **FAST}
     graph.save(tmp_path / "store")
-    expected = GraphCL(**options).fit_transform(graph)
-    found = GraphCL(**options).fit_transform(Graph.open(tmp_path / "store"))
+    expected = configured(**options).fit_transform(graph)
+    found = configured(**options).fit_transform(Graph.open(tmp_path / "store"))
     assert all(np.array_equal(rows, expected[name]) for name, rows in found.items())
 
 
@@ -160,25 +161,25 @@ def test_plain_and_typed_models_say_what_they_are(graph):
 
 def test_exceptions_and_contrast_are_checked_against_the_graph(capsys):
     rates = "writes.edge_drop=0.9, cites.fan_out=1, paper.feature_drop=0"
-    model = GraphCL(overrides=rates, contrast="paper", verbose=True, mode="sampled", **FAST)
+    model = configured(overrides=rates, contrast="paper", verbose=True, mode="sampled", **FAST)
     assert model.fit(library()).recipe_.overrides == rates
     said = capsys.readouterr().err
     assert "nodes of type 'topic' have no features: they get the means of their neighbours'" in said
     with pytest.raises(GraphError, match=r"no relation 'wrties'.*did you mean 'writes'"):
-        GraphCL(overrides="wrties.edge_drop=0.1", **FAST).fit(library())
+        configured(overrides="wrties.edge_drop=0.1", **FAST).fit(library())
     with pytest.raises(ParameterError, match=r"edge_drop must be in \[0, 1\); got 1.5"):
-        GraphCL(overrides="writes.edge_drop=1.5", **FAST).fit(library())
+        configured(overrides="writes.edge_drop=1.5", **FAST).fit(library())
     with pytest.raises(ParameterError, match=r"overrides must be like writes.edge_drop=0.1"):
-        GraphCL(overrides="writes=0.1", **FAST).fit(library())
+        configured(overrides="writes=0.1", **FAST).fit(library())
     with pytest.raises(ParameterError, match="contrast: must be 'each', 'all' or names of types"):
-        GraphCL(contrast="papers", **FAST).fit(library())
+        configured(contrast="papers", **FAST).fit(library())
 
 
 def test_what_typed_graphs_cannot_have_is_refused():
     with pytest.raises(ParameterError, match="a typed graph is encoded by 'residual'"):
         GraphCL("cora", **FAST).fit(library())
     with pytest.raises(ParameterError, match="inductive: a typed graph is trained with all"):
-        GraphCL(inductive=True, **FAST).fit(library())
+        configured(inductive=True, **FAST).fit(library())
     with pytest.raises(GraphError, match="no relation has edges"):
         GraphCL(**FAST).fit(Graph.from_edges({"a": np.ones((3, 2))}, {}))
 
@@ -211,7 +212,7 @@ def member(_share, _folder):
     """One of two processes, which train together."""
     found = []
     for options in TOGETHER:
-        model = GraphCL(**options, **FAST)
+        model = configured(**options, **FAST)
         z = model.fit_transform(library())
         found.append({**z, "losses": [one.loss for one in model.history_]})
     return found
@@ -224,7 +225,7 @@ def together(tmp_path_factory):
 
 @pytest.mark.parametrize("number", range(len(TOGETHER)))
 def test_two_processes_train_the_encoder_that_one_would(together, number):
-    alone = GraphCL(**TOGETHER[number], **FAST).fit(library())
+    alone = configured(**TOGETHER[number], **FAST).fit(library())
     losses = [one.loss for one in alone.history_]
     for each in together:
         found = each[number]
@@ -284,7 +285,7 @@ class TwoMeans(LayeredEncoder):
 @pytest.mark.parametrize("mode", ["full", "sampled"])
 def test_an_encoder_of_ones_own_trains_and_embeds(tmp_path, mode):
     graph = library()
-    model = GraphCL(encoder=TwoMeans, mode=mode, fan_out=3, **FAST)
+    model = configured(encoder=TwoMeans, mode=mode, fan_out=3, **FAST)
     z = model.fit(graph).transform(graph)
     assert {name: rows.shape for name, rows in z.items()} == {
         name: (one.num_nodes, FAST["dim"]) for name, one in graph.nodes.items()

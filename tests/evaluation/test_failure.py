@@ -156,6 +156,6 @@ def test_a_baseline_is_not_told_to_be_itself():
 def test_every_setting_that_advice_names_is_a_key_of_the_recipe_with_a_value_that_it_takes():
     for sign in ("loss", "collapse", "majority"):
         for key, value in re.findall(r"(\w+)=(\w+)", advice(sign)):
-            load_recipe("default").with_values(**{key: value})
+            load_recipe("default").replace(**{key: value})
         for key in re.findall(r"\b[a-z]+_[a-z]+\b", advice(sign)):
             assert key in Recipe.__dataclass_fields__

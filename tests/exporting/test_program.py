@@ -14,6 +14,7 @@ from graphcl.errors import MissingExtraError, ParameterError
 from graphcl.estimator import GraphCL
 from graphcl.exporting.program import GraphProgram, exported, write_program
 from graphcl.graphs.graph import Graph
+from tests.conftest import configured
 from tests.estimator.test_typed import library
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
@@ -142,7 +143,7 @@ def test_the_extra_is_named_where_it_is_missing(tmp_path, monkeypatch):
 def test_graphs_with_types(tmp_path, recipe):
     """Types without features, vectors and weights of edges, on graphs of two sizes."""
     graph, other = library(), library(3, papers=70, authors=31)
-    model = GraphCL(dim=24, epochs=1, device="cpu", **recipe).fit(graph)
+    model = configured(dim=24, epochs=1, device="cpu", **recipe).fit(graph)
     names = write_program(tmp_path / "a.onnx", "onnx", model._fitted)
     session = onnxruntime.InferenceSession(tmp_path / "a.onnx")
     assert names[:4] == ["x_author", "x_paper", "x_topic", "edge_index_writes"]

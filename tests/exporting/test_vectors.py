@@ -113,7 +113,7 @@ def test_nothing_is_left_of_a_stream_that_breaks(tmp_path, z):
 
 
 def test_what_is_there_is_kept(tmp_path):
-    with pytest.raises(RunError, match="--to must be parquet, arrow"):
+    with pytest.raises(RunError, match="to must be parquet, arrow"):
         check_vectors(tmp_path / "out", "csv", overwrite=False)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/file").write_text("mine")

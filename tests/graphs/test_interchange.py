@@ -106,6 +106,21 @@ def test_scipy_adjacency():
         Graph.from_scipy(scipy.sparse.csr_matrix((2, 3)), X)
     with pytest.raises(GraphError, match="x: 2 rows for 3 nodes"):
         Graph.from_scipy(adjacency, X[:2])
+    with pytest.raises(GraphError, match=r"the graph has no features: x is .* or 'structural'"):
+        Graph.from_scipy(adjacency, None)
+    assert np.allclose(Graph.from_scipy(adjacency, "structural").x[:, 0], np.log([2, 2, 1]))
+
+
+def test_from_pyg_without_features_says_what_there_is():
+    data = Data(edge_index=torch.tensor([[0, 1], [1, 2]]), feat=torch.ones(3, 2), num_nodes=3)
+    with pytest.raises(GraphError) as error:
+        Graph.from_pyg(data)
+    assert "data.x is None (it has data.feat); set data.x" in str(error.value)
+    assert "Graph.from_pyg(data, 'structural')" in str(error.value)
+    del data.feat
+    graph = Graph.from_pyg(data, "structural")
+    assert np.allclose(graph.x[:, 0], np.log([2, 3, 2]))
+    assert Graph.from_pyg(data, np.eye(3)).num_features == 3
 
 
 def test_from_pyg_says_what_it_leaves_out():

@@ -70,7 +70,7 @@ CASES = {
 
 
 def recipe_of(case):
-    return load_recipe("default").with_values(dim=12, encoder="residual", **CASES[case][2])
+    return load_recipe("default").replace(dim=12, encoder="residual", **CASES[case][2])
 
 
 def embedded(folder, case, share):

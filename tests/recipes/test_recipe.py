@@ -1,3 +1,4 @@
+import copy
 import inspect
 import subprocess
 import sys
@@ -90,13 +91,13 @@ def test_default_follows_the_papers_advice():
 )
 def test_bad_values(values, message):
     with pytest.raises(InvalidInputError) as caught:
-        load_recipe("default").with_values(**values)
+        load_recipe("default").replace(**values)
     assert message in str(caught.value)
 
 
 def test_recipes_and_encoders_know_the_same_names(generator):
     with pytest.raises(ParameterError) as ours:
-        load_recipe("default").with_values(encoder="gatt")
+        load_recipe("default").replace(encoder="gatt")
     with pytest.raises(ParameterError) as theirs:
         build_encoder("gatt", 3, generator=generator)
     assert str(ours.value) == str(theirs.value)
@@ -125,9 +126,9 @@ def test_in_python_a_text_is_no_number_and_a_truth_value_neither(key, tmp_path):
     value = getattr(base, key)
     message = rf"recipe: {key} must be .*; got '{value}'"
     for attempt in (
-        lambda: base.with_values(**{key: str(value)}),
+        lambda: base.replace(**{key: str(value)}),
         lambda: Recipe(**vars(base) | {key: str(value)}),
-        lambda: GraphCL(**{key: str(value)}).complete_recipe(),
+        lambda: Recipe(**{key: str(value)}),
     ):
         with pytest.raises(ParameterError, match=message):
             attempt()
@@ -137,9 +138,9 @@ def test_in_python_a_text_is_no_number_and_a_truth_value_neither(key, tmp_path):
         load_recipe(path)
     wrong = 1 if KINDS[key] is bool else True
     with pytest.raises(ParameterError, match=rf"recipe: {key} must be .*; got {wrong}"):
-        GraphCL(**{key: wrong}).complete_recipe()
+        Recipe(**{key: wrong})
     numpy = {int: np.int64, float: np.float64, bool: np.bool_}[KINDS[key]]
-    found = getattr(GraphCL(**{key: numpy(value)}).complete_recipe(), key)
+    found = getattr(Recipe(**{key: numpy(value)}), key)
     assert type(found) is KINDS[key]
     assert found == value
 
@@ -189,13 +190,33 @@ def test_a_run_configuration_is_a_recipe(tmp_path):
     assert load_recipe(path) == recipe
 
 
-def test_every_key_is_a_keyword_of_the_estimator():
-    parameters = inspect.signature(GraphCL).parameters
-    assert [name for name in parameters if name in recipe_keys()] == recipe_keys()
-    assert all(parameters[key].default is None for key in recipe_keys())
+def test_every_key_reaches_the_estimator_and_is_explained_once():
+    keywords = [name for name in inspect.signature(GraphCL).parameters if name in recipe_keys()]
+    assert 10 <= len(keywords) <= 14
     recipe = load_recipe("cora")
-    assert GraphCL("cora", **asdict(recipe)).complete_recipe() == recipe
-    assert isinstance(recipe, Recipe)
+    own = {key: getattr(recipe, key) for key in keywords}
+    assert GraphCL(Recipe(**asdict(recipe))).complete_recipe() == recipe
+    assert GraphCL(recipe, **own).complete_recipe() == recipe
+    assert GraphCL(Recipe(fan_out=5), dim=8).complete_recipe() == Recipe(fan_out=5, dim=8)
+    assert all(f"\n        {key}: " in Recipe.__doc__ for key in recipe_keys())
+    assert all(f"\n        {key}: " in GraphCL.__doc__ for key in keywords)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "text"),
+    [
+        (Recipe(), "Recipe()"),
+        (Recipe(temperature=0.8, epochs=20), "Recipe(temperature=0.8, epochs=20)"),
+        (Recipe(epochs=20, steps=200), "Recipe(epochs=20, steps=200)"),
+        (Recipe(encoder="gcn"), "Recipe(encoder='gcn')"),
+        (Recipe(own_features=0.2), "Recipe(own_features=0.2)"),
+        (Recipe("cora").replace(fan_out=5), "Recipe('cora', fan_out=5)"),
+        (Recipe("ppi", overrides="cites.fan_out=3"), "Recipe('ppi', overrides='cites.fan_out=3')"),
+    ],
+)
+def test_a_recipe_says_how_it_differs_and_survives_being_pasted(recipe, text):
+    assert repr(recipe) == text
+    assert eval(text) == recipe == Recipe(recipe) == copy.deepcopy(recipe)  # noqa: S307
 
 
 @given(

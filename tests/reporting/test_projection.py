@@ -55,7 +55,7 @@ def test_bad_method_and_missing_extra(monkeypatch):
         return real(name, *rest, **keywords)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingExtraError, match=r"--map pca needs none.*graphcl\[report\]"):
+    with pytest.raises(MissingExtraError, match=r"layout='pca' needs none.*graphcl\[report\]"):
         project(z, *near)
 
 

@@ -27,7 +27,7 @@ from tests.conftest import random_collection
 
 BASE = load_recipe("default")
 LISTED = [
-    (Candidate(name, {"layers": layers}), BASE.with_values(layers=layers))
+    (Candidate(name, {"layers": layers}), BASE.replace(layers=layers))
     for name, layers in (("noise", 1), ("features", 2), ("broken", 3))
 ]
 
@@ -105,7 +105,7 @@ def test_the_shipped_table_holds_recipes():
     assert len({one.name for one in listed}) == len(listed)
     for candidate in listed:
         assert candidate.values.keys() <= set(recipe_keys())
-        BASE.with_values(**candidate.values)  # every value is allowed
+        BASE.replace(**candidate.values)  # every value is allowed
 
 
 def test_candidates_are_the_table_s_first_and_differ(monkeypatch):
@@ -117,8 +117,8 @@ def test_candidates_are_the_table_s_first_and_differ(monkeypatch):
     assert [candidate.name for candidate, _ in found] == ["a", "b", "d"]
     assert [recipe for _, recipe in found] == [
         BASE,
-        BASE.with_values(layers=1),
-        BASE.with_values(layers=1, dim=8),
+        BASE.replace(layers=1),
+        BASE.replace(layers=1, dim=8),
     ]
     assert [one.name for one, _ in candidates(BASE, 3, fixed=["dim"])] == ["a", "b", "drawn-1"]
     (fixed, recipe) = candidates(BASE, 2, fixed=["layers"])[1]
@@ -141,7 +141,7 @@ def test_there_may_be_nothing_left_to_try():
 
 def test_what_trains_alike_is_tried_once():
     def same(recipe):
-        return recipe.with_values(feature_scaling="none")
+        return recipe.replace(feature_scaling="none")
 
     recipes = [same(recipe) for _, recipe in candidates(BASE, 12, same=same)]
     assert len(set(recipes)) == 12
@@ -160,7 +160,7 @@ def test_an_unknown_key_is_refused(monkeypatch):
         load_portfolio()
 
 
-BASE_OF_UNLABELLED = load_recipe("default").with_values(dim=8, epochs=2)
+BASE_OF_UNLABELLED = load_recipe("default").replace(dim=8, epochs=2)
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def short(monkeypatch):
 
 def search_of(data, folder, *, fixed=(), **changed):
     options = {"fixed": fixed, "folder": folder, "seed": 0, "device": torch.device("cpu")}
-    return partial(tune_unlabelled, data, BASE_OF_UNLABELLED.with_values(**changed), **options)
+    return partial(tune_unlabelled, data, BASE_OF_UNLABELLED.replace(**changed), **options)
 
 
 def measures(folder):

@@ -22,10 +22,10 @@ TRIAL = ("number", "params", "state", "score", "epochs", "scores")
 
 
 def search_of(data, folder, *, fixed=("epochs",), **changed):
-    base = load_recipe("default").with_values(dim=8, epochs=2, batch_nodes=0)
+    base = load_recipe("default").replace(dim=8, epochs=2, batch_nodes=0)
     return Search(
         objective=ValidationScore.of(data, device=CPU, steps=5),
-        base=base.with_values(**changed),
+        base=base.replace(**changed),
         fixed=fixed,
         folder=folder,
         seed=0,

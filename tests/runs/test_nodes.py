@@ -159,7 +159,7 @@ def test_each_type_has_a_folder_within_the_run(run):
     assert nodes.ids.tolist() == ["x", "y", "z"]
     assert read_nodes(folders[1]).class_names == ("u", "v")
     assert read_nodes(folders[1]).y.tolist() == [0, 1, 1, -1]
-    assert trained_tables(run, RunConfig({})) is None
+    assert trained_tables(run) is None
 
 
 def test_a_degree_counts_edges_of_all_relations_in_both_directions(graph):

@@ -52,7 +52,7 @@ def test_each_name_is_a_feature_and_rows_add_up():
     assert "tags: 1 row names 1 unknown node, first 'z' in row 5: left out" in said
     assert "tags: 1 repeated row: values added" in said
     assert "tags: 1 node has none: zeros" in said
-    assert report.fates[-1].column == "--tags"
+    assert report.fates[-1].column == "tags"
     assert report.fates[-1].features == 3
     known = graph.preparation.tags
     assert (known.names, known.low, known.high) == (("fog", "hill", "sea"), -0.5, 7)
@@ -141,10 +141,10 @@ def test_names_belong_to_the_training(tmp_path):
     again, report = read(tags="new.csv", preparation=kept)
     assert not again.x[:, 1:].any()
     assert any("no name is known to the model" in note for note in report.notes)
-    with pytest.raises(GraphError, match="the model was trained with tags; pass --tags FILE"):
+    with pytest.raises(GraphError, match="the model was trained with tags; pass tags='FILE'"):
         read(preparation=kept)
     plain, _ = read()
-    with pytest.raises(GraphError, match="--tags: the model was trained without tags"):
+    with pytest.raises(GraphError, match="tags: the model was trained without tags"):
         read(tags="t.csv", preparation=plain.preparation)
 
 
@@ -178,7 +178,7 @@ def test_a_forged_vocabulary_is_refused(tmp_path):
             "2 rows name 2 unknown nodes, first '8' in row 1.*such as 'a'",
         ),
         ("page,keyword\n,sea\n", GraphError, "row 1: column 'page' is empty"),
-        ("page,keyword\n", GraphError, "--tags: has no rows"),
+        ("page,keyword\n", GraphError, "tags: has no rows"),
         ("page\na\n", GraphError, "a tag needs an id and a name"),
     ],
 )
@@ -191,11 +191,11 @@ def test_what_is_wrong_with_a_table_is_said(table, error, message):
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        ({"tags": "t.csv", "tag_columns": "page"}, ParameterError, "--tag-columns"),
+        ({"tags": "t.csv", "tag_columns": "page"}, ParameterError, "tag_columns"),
         ({"tags": "t.csv", "tag_columns": "pag,keyword"}, GraphError, "no column 'pag'.*'page'"),
-        ({"tag_columns": "page,keyword"}, GraphError, "--tag-columns: there are no tags"),
-        ({"tags": "page,keyword", "nodes": None}, GraphError, "columns are those of --nodes"),
-        ({"tags": "t.csv", "features": "structural"}, GraphError, "structural leaves tags out"),
+        ({"tag_columns": "page,keyword"}, GraphError, "tag_columns: there are no tags"),
+        ({"tags": "page,keyword", "nodes": None}, GraphError, "columns are those of nodes"),
+        ({"tags": "t.csv", "features": "structural"}, GraphError, "'structural' leaves tags"),
         ({"tags": "t.csv"}, TableError, "3 different names; at most 2"),
     ],
 )

@@ -49,8 +49,8 @@ def test_what_can_be_read_in_two_ways_is_refused_and_said_by_an_option():
     both = "id;price;day\n1;1,169;02/03/2016\n2;2,000;04/03/2016\n3;3,250;01/02/2016\n"
     with pytest.raises(TableError) as caught:
         tables(both)
-    assert "a decimal comma, or thousands? Say it: --decimal , or --decimal ." in str(caught.value)
-    assert "--date-format %d/%m/%Y or --date-format %m/%d/%Y" in str(caught.value)
+    assert "a decimal comma, or thousands? Say it: decimal=',' or decimal='.'" in str(caught.value)
+    assert "date_format='%d/%m/%Y' or date_format='%m/%d/%Y'" in str(caught.value)
     assert "correct it" not in str(caught.value)
     graph, _ = tables(both, decimal=",", date_format="%d/%m/%Y")
     assert graph.x[:, 0].tolist() == pytest.approx([1.169, 2, 3.25])
@@ -63,8 +63,13 @@ def test_what_can_be_read_in_two_ways_is_refused_and_said_by_an_option():
 def test_nothing_is_guessed_in_strict_reading_and_the_proposal_works(capsys):
     with pytest.raises(TableError) as caught:
         tables(strict=True)
-    assert caught.value.fix == ("--decimal", ",", "--date-format", "%d/%m/%Y")
-    assert run(["check", "e.csv", "--nodes", "n.csv", "--strict", *caught.value.fix]) == 0
+    assert caught.value.fix == (("decimal", ","), ("date_format", "%d/%m/%Y"))
+    graph, _ = tables(strict=True, **dict(caught.value.fix))
+    assert graph.num_features
+    assert run(["check", "e.csv", "--nodes", "n.csv", "--strict"]) == 2
+    words = capsys.readouterr().err.partition("try: graphcl ")[2].split()
+    assert words[-4:] == ["--decimal", ",", "--date-format", "%d/%m/%Y"]
+    assert run(words) == 0
 
 
 def test_numbers_and_dates_that_are_not_as_said():
@@ -154,7 +159,7 @@ def test_codes_that_are_read_as_numbers_are_said():
     nodes = "id,zip,age,size\n1,01234,5,00.5\n2,90210,6,1.5\n3,560,7,2\n"
     graph, report = tables(nodes)
     assert graph.x[:, 0].tolist() == [1234, 90210, 560]
-    said = "n.csv: column 'zip': 01234 is read as a number; if these are codes: --one-hot zip"
+    said = "n.csv: column 'zip': 01234 is read as a number; if these are codes: one_hot=['zip']"
     assert [note for note in report.notes if "codes" in note] == [said]
     _, report = tables(nodes, one_hot=("zip",))
     assert not any("codes" in note for note in report.notes)

@@ -77,7 +77,7 @@ def test_columns_are_found_by_name_whatever_their_place():
     write("e.csv", "weight,TO,when,From\n2,b,x,a\n")
     graph, report = load_tables("e.csv", TableOptions(features="structural"))
     assert report.columns == {"source": "From", "target": "TO"}
-    assert "--weight weight would use it" in "\n".join(report.notes)
+    assert "weight='weight' would use it" in "\n".join(report.notes)
     graph, report = load_tables(
         "e.csv", TableOptions(features="structural", weight="weight", source_column="when")
     )
@@ -93,7 +93,7 @@ def test_columns_that_predict_wrote_are_no_features():
     names = ("given", "p:a", "probability", "Predicted")
     assert len(caught.value.problems) == 4
     assert "'p:a' would become a feature, but is named like a prediction" in str(caught.value)
-    assert caught.value.fix == tuple(word for name in names for word in ("--ignore", name))
+    assert caught.value.fix == tuple(("ignore", name) for name in names)
     write("n.csv", "id,probability\n1,1\n2,3\n")
     assert read_tables("e.csv", "n.csv").x.tolist() == [[1], [3]]
 

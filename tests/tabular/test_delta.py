@@ -120,12 +120,12 @@ def test_tags_that_are_not_given_are_absent(tmp_path):
     new = table(tmp_path / "n.csv", "id,age", "q,9")
     options = TableOptions(nodes=new, preparation=prepared)
     found, _, _ = read_new(None, options, width=3)
-    assert (found.absent, found.features.tolist()) == (("--tags",), [0])
+    assert (found.absent, found.features.tolist()) == (("tags",), [0])
     more = table(tmp_path / "t.csv", "id,tag", "q,blue", "q,new")
     found, _, _ = read_new(None, TableOptions(nodes=new, tags=more, preparation=prepared), width=3)
     full = found.x.toarray() if hasattr(found.x, "toarray") else found.x
     assert full.tolist() == [[9, *(1 if one == "tag=blue" else 0 for one in prepared.features[1:])]]
-    with pytest.raises(GraphError, match="--tags needs --nodes"):
+    with pytest.raises(GraphError, match="tags needs nodes"):
         read_new(None, TableOptions(tags=more, preparation=prepared), width=3)
 
 

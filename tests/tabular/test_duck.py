@@ -65,7 +65,7 @@ def test_too_little_memory_is_said_with_advice():
     with Duck() as duck:
         duck.run("SET memory_limit = '4MB'")
         duck.run("SET temp_directory = ''")
-        with pytest.raises(GraphError, match=r"^e.csv: not enough memory.*TMPDIR=FOLDER.*--ignore"):
+        with pytest.raises(GraphError, match=r"^e.csv: not enough memory.*TMPDIR=FOLDER.*ignore"):
             duck.run(
                 "CREATE TABLE t AS SELECT i, i::VARCHAR FROM range(9000000) r(i)", where="e.csv"
             )

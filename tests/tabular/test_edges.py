@@ -144,7 +144,7 @@ def test_a_weight_stays_a_weight_and_options_name_columns_of_a_relation():
     assert graph.relation("writes").edge_features is None
     assert graph.type("author").x is None
     assert graph.relation("writes").num_edges == 4  # without features they are merged again
-    with pytest.raises(GraphError, match=r"--ignore: no column 'writes=hour'"):
+    with pytest.raises(GraphError, match=r"ignore: no column 'writes=hour'"):
         read(ignore=["writes=hour"])
     with pytest.raises(GraphError, match="did you mean 'writes'"):
         read(ignore=["write=hours"])
@@ -192,10 +192,10 @@ def test_what_is_wrong_with_a_column_is_said_with_a_remedy():
     write("writes.csv", "author,paper,share\nada,p1,2\nalan,p2,\ngrace,p3,\n")
     with pytest.raises(GraphError, match=r"edges writes: .*'share' is missing") as caught:
         read()
-    assert caught.value.fix == ("--missing", "mean")
+    assert caught.value.fix == (("missing", "mean"),)
     assert rows_of(read(missing="mean")[0])[1][3] == (2,)
     write("writes.csv", "author,paper,share\nada,p1,2\nalan,p2,3\ngrace,p3,4x\n")
     with pytest.raises(GraphError, match="'4x' is not a number") as caught:
         read()
-    assert caught.value.fix == ("--ignore", "writes=share")
+    assert caught.value.fix == (("ignore", "writes=share"),)
     assert read(ignore="writes=share")[0].relation("writes").edge_features is None

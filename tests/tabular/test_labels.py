@@ -37,9 +37,9 @@ def test_a_separator_and_columns_of_names_give_the_union():
 def test_cells_that_seem_to_hold_several_labels_are_pointed_out():
     table = "id,f,a\n1,5,L0|L1\n2,6,L1|L2\n3,7,L0|L2\n4,8,L2|L1\n"
     _, report = read(table, label="a")
-    assert any("--label-separator '|'" in note for note in report.notes)
+    assert any("label_separator='|'" in note for note in report.notes)
     _, report = read("id,f,a\n1,5,x\n2,6,y\n3,7,x\n", label="a")
-    assert not any("--label-separator" in note for note in report.notes)
+    assert not any("label_separator" in note for note in report.notes)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_cells_that_seem_to_hold_several_labels_are_pointed_out():
     [
         ({"label": ("y", "z")}, "no column 'z'"),
         ({"label": ("g", "h"), "ignore": ("y",)}, "has no values"),
-        ({"label_separator": "|", "ignore": ("y",)}, "there are no labels; pass --label"),
+        ({"label_separator": "|", "ignore": ("y",)}, "there are no labels; pass label"),
     ],
 )
 def test_wrong_labels(options, message):

@@ -33,12 +33,15 @@ def test_a_column_goes_to_its_type_or_to_all_that_have_it():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"label": "age"}, "'age' is a column of author and paper; say of which: --label author="),
+        (
+            {"label": "age"},
+            "'age' is a column of author and paper; say of which: label={'author': 'age'}",
+        ),
         ({"label": "topics"}, "no column 'topics' in the tables of author, paper; did you mean"),
         ({"label": "papr=topic"}, "no type 'papr'; the types: author, paper; did you mean 'paper'"),
-        ({"vectors": "v.npy"}, "--vectors: say of which type: --vectors author=v.npy"),
-        ({"vectors": {"papers": "v.npy"}}, "--vectors: no type 'papers'"),
-        ({"label_separator": "|"}, "--label-separator: there are no labels"),
+        ({"vectors": "v.npy"}, "vectors: say of which type: vectors={'author': 'v.npy'}"),
+        ({"vectors": {"papers": "v.npy"}}, "vectors: no type 'papers'"),
+        ({"label_separator": "|"}, "label_separator: there are no labels"),
     ],
 )
 def test_what_is_not_clear_is_refused(options, message):
@@ -63,9 +66,9 @@ def test_options_of_edges_are_of_one_relation_or_of_all():
 
 
 def test_a_remedy_names_its_type():
-    words = ("--missing", "mean", "--ignore", "age", "--one-hot", "town")
-    expected = ("--missing", "mean", "--ignore", "author=age", "--one-hot", "author=town")
-    assert of_type("author", words) == expected
+    assert of_type("author", ("ignore", "age")) == ("ignore", "author=age")
+    assert of_type("author", ("missing", "mean")) == ("missing", "mean")
+    assert of_type("author", ()) == ()
 
 
 def test_a_mapping_of_tables_is_not_a_table_of_columns():

@@ -147,5 +147,5 @@ def test_features_that_columns_do_not_give(typed):
         prepare_rows([row], graph.preparation, graph.num_features + 4)
     tags = pyarrow.table({"id": ["n0", "n1"], "tag": ["a", "b"]})
     tagged = graphcl.read_tables(EDGES, table.select(["id", "count"]), tags=tags)
-    with pytest.raises(GraphError, match="trained with --tags, which columns do not have"):
+    with pytest.raises(GraphError, match="trained with tags, which columns do not have"):
         prepare_rows([{"count": 1}], tagged.preparation, tagged.num_features)

@@ -261,5 +261,5 @@ def test_edges_that_name_unknown_nodes_are_dropped_or_their_nodes_added():
     write("none.csv", "source,target\n8,9\n")
     with pytest.raises(TableError, match="no edge would be left"):
         load_tables("none.csv", options)
-    with pytest.raises(ParameterError, match="--duplicates must be first or last or refuse"):
+    with pytest.raises(ParameterError, match="duplicates must be first or last or refuse"):
         TableOptions(duplicates="both")

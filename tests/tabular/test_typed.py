@@ -140,7 +140,7 @@ def test_ids_that_two_types_share_need_a_name_or_a_word():
         "column 'x': of which type are its ids? They are all among those of shop and of goods"
         in (str(error))
     )
-    assert error.fix == ("--edges", "shop:likes:shop=likes.csv")
+    assert error.fix == (("edges", "shop:likes:shop=likes.csv"),)
     assert "column 'shop_id'" in str(refused(nodes=nodes, edges={"s": "sells.csv"}, strict=True))
     said = {"likes": "likes.csv", "goods:likes:shop": "likes.csv"}  # as the message advises
     graph = read_tables(edges=said, nodes=nodes)
@@ -156,7 +156,7 @@ def test_dangling_ends_are_refused_or_added():
     assert isinstance(error, TableError)
     assert len(error.problems) == 2
     assert "column 'author': 1 id is not one of author's, first 'eve' in row 3" in str(error)
-    assert error.fix == ("--unknown-edges", "add")
+    assert error.fix == (("unknown_edges", "add"),)
     graph, report = load_tables(None, TableOptions(**options, unknown_edges="add"))
     assert graph.type("paper").node_ids.tolist() == ["p1", "p2", "p3", "p8", "p9"]
     assert graph.type("paper").y.tolist() == [0, 1, 1, -1, -1]
@@ -170,7 +170,7 @@ def test_ends_of_no_type_are_told_how_to_become_one():
     message = str(refused(nodes=TYPES, edges={"on": "on.csv"}))
     assert "column 'topic': of which type are its ids? none is of a known type" in message
     query = """SELECT DISTINCT "topic" AS id FROM 'on.csv'"""
-    assert f'--nodes topic="{query}"' in message
+    assert f"nodes={ {'topic': query}!r}" in message
     graph = read_tables(edges={"on": "on.csv"}, nodes=TYPES | {"topic": query})
     assert sorted(graph.type("topic").node_ids.tolist()) == ["x", "y"]
     assert graph.type("topic").x is None
@@ -204,13 +204,9 @@ def test_all_that_is_wrong_is_said_at_once_with_a_remedy():
     error = refused(nodes=TYPES, edges=RELATIONS)
     assert isinstance(error, TableError)
     assert [one.split(":")[0] for one in error.problems] == ["author", "paper"]
-    assert {word for word in error.fix if "=" in word} == {"author=motto", "paper=title"}
-    pairs = list(zip(error.fix[::2], error.fix[1::2], strict=True))
-    graph = read_tables(
-        edges=RELATIONS,
-        nodes=TYPES,
-        **{pairs[0][0][2:].replace("-", "_"): [value for _, value in pairs]},
-    )
+    assert {value for _, value in error.fix if "=" in value} == {"author=motto", "paper=title"}
+    proposed = {error.fix[0][0]: [value for _, value in error.fix]}
+    graph = read_tables(edges=RELATIONS, nodes=TYPES, **proposed)
     assert graph.num_nodes == 6
 
 

@@ -37,7 +37,7 @@ def test_rows_are_in_the_order_of_the_table(kind):
     assert np.array_equal(graph.x, np.column_stack([[1, 2, 3, 4], stored.astype(np.float32)]))
     assert report.column_features == ["age", "v[0]", "v[1]", "v[2]"]
     assert "vectors: v.npy: 3 numbers for each node" in report.notes
-    assert (report.fates[-1].column, report.fates[-1].features) == ("--vectors", 3)
+    assert (report.fates[-1].column, report.fates[-1].features) == ("vectors", 3)
 
 
 def ids_as_file(ids, how):
@@ -69,7 +69,7 @@ def test_numbers_as_ids_and_no_node_table():
     graph, _ = load_tables("e.csv", TableOptions(vectors="v.npy", vector_ids=[30, 10, 2, 99]))
     assert graph.node_ids.tolist() == [2, 10, 30]
     assert np.array_equal(graph.x, V[[2, 1, 0]])
-    with pytest.raises(TableError, match="pass their ids with --vector-ids"):
+    with pytest.raises(TableError, match="pass their ids with vector_ids"):
         load_tables("e.csv", TableOptions(vectors="v.npy"))
 
 
@@ -99,7 +99,7 @@ def test_a_model_takes_vectors_of_its_width(tmp_path):
     np.save("new.npy", V[:, :2])
     with pytest.raises(TableError, match="vectors of 2 numbers; in training they had 3"):
         read(vectors="new.npy", preparation=kept)
-    with pytest.raises(GraphError, match="the model was trained with vectors; pass --vectors"):
+    with pytest.raises(GraphError, match="the model was trained with vectors; pass vectors"):
         read(preparation=kept)
     for change in ({"width": 0}, {"low": float("inf")}, {"name": 3}):
         forged = replace(kept, vectors=replace(kept.vectors, **change))
@@ -128,7 +128,7 @@ NO_TABLE = r"expected numbers \[nodes, width\]"
 @pytest.mark.parametrize(
     ("stored", "given", "error", "message"),
     [
-        (V[:3], {}, TableError, r"v.npy: --vectors: 3 rows for 4 rows of n.csv"),
+        (V[:3], {}, TableError, r"v.npy: vectors: 3 rows for 4 rows of n.csv"),
         (V[:3], {"vector_ids": ["a", "b"]}, GraphError, "2 ids for 3 vectors"),
         (V[:3], {"vector_ids": ["a", "b", "a"]}, TableError, "rows 1 and 3 have the same id 'a'"),
         (V[:3], {"vector_ids": ["x", "y", "z"]}, TableError, "none of the ids is a node's"),

@@ -28,7 +28,7 @@ from tests.store.test_partition import typed_graph
 
 
 def model_of(recipe, **changes):
-    return GraphCL(recipe.with_values(epochs=4, **changes), device="cpu")
+    return GraphCL(recipe.replace(epochs=4, **changes), device="cpu")
 
 
 def stop_after(steps):
@@ -121,7 +121,7 @@ def test_steps_beyond_the_epochs_and_at_an_end_cut_nothing(graph, recipe):
     whole = model_of(recipe, **changes).fit(graph)
     assert same_bits(whole, model_of(recipe, steps=10**6, **changes).fit(graph))
     each = -(-graph.num_nodes // 16)
-    two = GraphCL(recipe.with_values(epochs=2, **changes), device="cpu").fit(graph)
+    two = GraphCL(recipe.replace(epochs=2, **changes), device="cpu").fit(graph)
     assert same_bits(two, model_of(recipe, steps=2 * each, **changes).fit(graph))
 
 

@@ -35,7 +35,7 @@ def test_a_replayed_step_is_an_eager_step(kind, mode, graph, collection, monkeyp
     elif kind != "plain":
         graph = typed_graph(weighted=True)
         values |= {"batch_nodes": 4, "contrast": "all" if kind == "all types" else "each"}
-    recipe = load_recipe("default").with_values(**values)
+    recipe = load_recipe("default").replace(**values)
     recorded = GraphCL(recipe, device="cuda").fit(graph)
     monkeypatch.setattr(CudaGraphStep, "__call__", eager)
     plain = GraphCL(recipe, device="cuda").fit(graph)
@@ -48,7 +48,7 @@ def test_a_replayed_step_is_an_eager_step(kind, mode, graph, collection, monkeyp
 
 def test_sampled_steps_are_those_of_a_cpu(graph):
     """The trees and views of a seed are the same; only rounding differs."""
-    recipe = load_recipe("default").with_values(
+    recipe = load_recipe("default").replace(
         dim=32, epochs=6, precision="float32", mode="sampled", batch_nodes=20, fan_out=3
     )
     gpu, cpu = (GraphCL(recipe, device=device).fit(graph) for device in ("cuda", "cpu"))
@@ -58,7 +58,7 @@ def test_sampled_steps_are_those_of_a_cpu(graph):
 
 @pytest.mark.parametrize("layers", [1, 2])
 def test_a_gpu_trains_as_a_cpu_does(graph, layers):
-    recipe = load_recipe("default").with_values(
+    recipe = load_recipe("default").replace(
         dim=32, layers=layers, epochs=8, edge_drop=0.0, feature_drop=0.0, precision="float32"
     )  # nothing is drawn but the weights, which do not depend on the device
     gpu, cpu = (GraphCL(recipe, device=device).fit(graph) for device in ("cuda", "cpu"))

@@ -20,7 +20,7 @@ PERTURBATION = Drop(0.2, 0.5)
 
 def footprint(graph, encoder="mean", **changes):
     plain = {**ENCODER_OPTIONS, "encoder": encoder, "dim": 64}
-    recipe = load_recipe("default").with_values(**plain | changes)
+    recipe = load_recipe("default").replace(**plain | changes)
     return Components(recipe).footprint(Schema.plain(graph.num_features))
 
 
@@ -60,7 +60,7 @@ def test_the_user_decides(graph, monkeypatch):
 @pytest.mark.parametrize("replace", [True, False])
 def test_sampled_training_through_the_estimator(recipe, encoder, replace):
     graph = random_graph(num_nodes=90)
-    sampled = recipe.with_values(
+    sampled = recipe.replace(
         mode="sampled", encoder=encoder, fan_out=3, batch_nodes=40, sample_with_replacement=replace
     )
     model = GraphCL(sampled, device="cpu").fit(graph)
@@ -84,7 +84,7 @@ def test_inductive_training_sees_training_nodes_alone(recipe, mode):
         x,
         train_mask=graph.train_mask,
     )
-    inductive = recipe.with_values(mode=mode, inductive=True, fan_out=3, batch_nodes=20)
+    inductive = recipe.replace(mode=mode, inductive=True, fan_out=3, batch_nodes=20)
     models = [GraphCL(inductive, device="cpu").fit(one) for one in (graph, garbage)]
     first, second = (model.encoder_.state_dict() for model in models)
     assert all(torch.equal(first[key], second[key]) for key in first)

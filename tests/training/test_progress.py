@@ -1,14 +1,17 @@
 import builtins
 import io
+import sys
 
 import pytest
 import torch
+from sklearn.pipeline import Pipeline
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from graphcl.errors import MissingExtraError
 from graphcl.estimator import GraphCL
 from graphcl.training.loop import EpochMetrics, PartedMetrics, TrainingState
-from graphcl.training.progress import TensorBoardLog, duration, progress
+from graphcl.training.progress import TensorBoardLog, progress
+from tests.conftest import configured
 
 
 class Terminal(io.StringIO):
@@ -78,6 +81,41 @@ def test_a_terminal_has_a_bar_of_steps():
     assert "epoch 1/3, step 4/10" in shown
 
 
+class Notebook(io.StringIO):
+    """What a notebook has for stderr."""
+
+
+Notebook.__module__ = "ipykernel.iostream"
+
+
+def test_a_notebook_has_a_bar_in_one_line():
+    stream = Notebook()
+    with progress(label="cora", stream=stream) as show:
+        show.step(state_at(0, 4, 8.0))
+        show.step(state_at(0, 8, 16.0))
+    start, *shown = stream.getvalue().split("\r")
+    assert start == ""
+    assert [line.split()[1:3] for line in shown] == [["━━━", "4/25"], ["━━━━━━", "8/25"]]
+    assert stream.getvalue().count("\n") == 1
+
+
+@pytest.mark.parametrize("stream", [Terminal, Notebook, io.StringIO])
+def test_a_bar_is_shown_where_somebody_watches_and_scikit_learn_does_not_call(
+    graph, stream, monkeypatch
+):
+    model = GraphCL(dim=8, epochs=1, batch_nodes=20, device="cpu")
+    shown = []
+    for train in (model.fit, Pipeline([("embed", model)]).fit):
+        monkeypatch.setattr("sys.stderr", stream())
+        train(graph)
+        shown.append("epoch 1/1" in sys.stderr.getvalue())
+    watched = stream is not io.StringIO
+    assert shown == [watched, False]
+    monkeypatch.setattr("sys.stderr", stream())
+    model.set_params(verbose=False).fit(graph)
+    assert sys.stderr.getvalue() == ""
+
+
 def test_who_does_not_speak_is_silent(capsys):
     with progress(speaks=False) as show:
         show.step(state_at(0, 1, 2.0))
@@ -91,7 +129,7 @@ def test_who_does_not_speak_is_silent(capsys):
 def test_a_real_training_speaks_within_an_epoch(graph, mode, capsys, monkeypatch):
     monkeypatch.setattr("graphcl.training.progress.LINE_EVERY_SECONDS", 0.0)
     settings = {"mode": mode, "batch_nodes": 20, "dim": 8, "epochs": 2, "fan_out": 3}
-    GraphCL(device="cpu", verbose=True, **settings).fit(graph)
+    configured(device="cpu", verbose=True, **settings).fit(graph)
     each = -(-graph.num_nodes // 20)
     lines = [one for one in capsys.readouterr().err.splitlines() if one.startswith("train: ")]
     places = [line.split("  ")[0].removeprefix("train: ") for line in lines]
@@ -102,10 +140,6 @@ def test_a_real_training_speaks_within_an_epoch(graph, mode, capsys, monkeypatch
     ]
     assert all("ETA" in line for line in lines[:-1])
     assert "took" in lines[-1]
-
-
-def test_durations():
-    assert [duration(s) for s in (0.4, 61, 7300)] == ["0 s", "1 min 01 s", "2 h 01 min"]
 
 
 def read(folder):

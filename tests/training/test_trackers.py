@@ -64,7 +64,7 @@ def test_names_are_read_and_checked():
     assert parse_trackers(None) == ()
     assert parse_trackers("csv, mlflow,csv") == ("csv", "mlflow")
     for wrong in ("", "comet", "csv,", "tensorboard;csv"):
-        with pytest.raises(ParameterError, match="--log must be tensorboard, mlflow, wandb, csv"):
+        with pytest.raises(ParameterError, match="log must be tensorboard, mlflow, wandb, csv"):
             parse_trackers(wrong)
 
 

@@ -228,7 +228,7 @@ def test_more_training_stays_in_the_old_space(place, graph):
     near = grown.indices[grown.indptr[NODES] : grown.indptr[NODES + 1]]
     left = graphcl.update("run", remove_nodes=["z"], device="cpu")
     again = GraphCL.load("run", device="cpu").embed_new(
-        grown.x[NODES], near, graph=Graph.open(left.path / "graph")
+        grown.x[NODES], rows=near, graph=Graph.open(left.path / "graph")
     )
     np.testing.assert_allclose(again, after[NODES], atol=1e-5)
     # More history, in one line.

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import GraphError, RunError, require
+from graphcl.errors import GraphError, RunError, option, require
 from graphcl.runs.files import weights_digest
+from graphcl.store.columns import Ids
 
 if TYPE_CHECKING:
     from graphcl.graphs.nodes import Nodes
@@ -88,6 +89,12 @@ def ids_of(graph: Any, z: Any) -> Any:
     return ids if hasattr(z, "shards") else ids[:]
 
 
+def chosen_rows(ids: Any, nodes: Any, rows: Any, owner: str) -> Array:
+    """Returns the rows that are asked for, by id or by row; all if neither is given."""
+    found = Ids(ids).chosen(nodes, rows, owner, GraphError)
+    return found if isinstance(found, np.ndarray) else np.arange(len(ids))[found or slice(None)]
+
+
 def shards_of_run(
     run: Path, folder: Path, graph: Any, owner: str, *, node_type: str | None = None
 ) -> "tuple[ShardedEmbeddings, Nodes]":
@@ -123,14 +130,14 @@ def shards_of_run(
         ids = shards.node_ids()
         if ids is None:
             raise RunError(
-                f"{folder}: .npy shards have no ids; pass --graph PARTS, or embed into a folder "
-                "whose name ends in .parquet"
+                f"{folder}: .npy shards have no ids; pass {option('graph', 'PARTS')}, or embed "
+                "into a folder whose name ends in .parquet"
             )
         degree = np.zeros(len(shards), np.int64)
         return shards, Nodes(node_type or NODE, len(shards), node_ids=ids, degree=degree)
     path = Path(str(graph))
     known = is_divided(path) and read_store(path).is_plain == (node_type is None)
-    require(known, owner, "--graph", "the store in parts that was embedded", str(graph))
+    require(known, owner, option("graph"), "the store in parts that was embedded", str(graph))
     nodes = read_parts_nodes(path, node_type)
     check_same_build(shards, nodes)
     return shards, nodes

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.answers.inputs import embeddings_of, ids_of
+from graphcl.answers.inputs import chosen_rows, embeddings_of, ids_of
 from graphcl.answers.similar import nearest_without
 from graphcl.errors import GraphError, require
 from graphcl.evaluation.links import (
@@ -39,10 +39,10 @@ from graphcl.evaluation.nearest import EXACT_ROWS, build_index, unit_rows
 from graphcl.files.records import Answer
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import Relation
+from graphcl.settings import LINKS_BY
 from graphcl.store.columns import rows_of
 
 Array = npt.NDArray[Any]
-BY = ("embeddings", *STRUCTURAL)  # what links are ranked by
 PER_NODE = 50  # nearest nodes in which the links of a large graph are searched
 _BLOCK_PAIRS = 1 << 24  # similarities held at once
 
@@ -112,6 +112,7 @@ def links(
     *,
     graph: Any = None,
     nodes: Any = None,
+    rows: Any = None,
     k: int = 10,
     relation: str | None = None,
     by: str = "embeddings",
@@ -129,6 +130,7 @@ def links(
         nodes: ids of nodes; the k most likely missing links of each are returned, best first.
             With neither `pairs` nor `nodes`, those of the whole graph. Above 20,000 nodes an index
             is searched: it finds nearly all, and per node among the nearest `PER_NODE`.
+        rows: instead of `nodes`: row numbers, a range or a mask.
         k: number of missing links.
         relation: of a typed graph: the name of the relation; not needed if it has one. Its scores
             are those of `graphcl.answers.linking`.
@@ -139,24 +141,25 @@ def links(
     Raises:
         GraphError: an id is unknown, or there is no graph to tell what is missing.
     """
-    require(by in BY, "links", "by", " or ".join(BY), by)
-    if graph is None and (pairs is None or by != BY[0]):
+    require(by in LINKS_BY, "links", "by", " or ".join(LINKS_BY), by)
+    if graph is None and (pairs is None or by != LINKS_BY[0]):
         raise GraphError("links: missing links need the graph; pass graph=, or pairs to score")
+    everywhere = nodes is None and rows is None
     if relation is not None or _is_typed(graph):
-        require(by == BY[0], "links", "by", f"{BY[0]} for a typed graph", by)
+        require(by == LINKS_BY[0], "links", "by", f"{LINKS_BY[0]} for a typed graph", by)
         typed, found = _one_relation(graph, relation)
         z = source.transform(typed) if hasattr(source, "transform") else source
         scores = RelationScores.of(z, found, typed)
         ends = (typed.nodes[found.source], typed.nodes[found.target])
         ids: Any = tuple(ids_of(one, range(one.num_nodes)) for one in ends)
-        rows = None if nodes is None else rows_of(nodes, ids[0], "links", GraphError)
-        return relation_links(scores, ids, pairs=pairs, rows=rows, k=k)
-    z = None if source is None and by != BY[0] else embeddings_of(source, graph, "links")
+        of = None if everywhere else chosen_rows(ids[0], nodes, rows, "links")
+        return relation_links(scores, ids, pairs=pairs, rows=of, k=k)
+    z = None if source is None and by != LINKS_BY[0] else embeddings_of(source, graph, "links")
     ids = ids_of(graph, range(graph.num_nodes) if z is None else z)
     if pairs is not None:
         return score_pairs(z, ids, pairs, graph, by=by)
-    rows = None if nodes is None else rows_of(nodes, ids, "links", GraphError)
-    return missing_links(z, ids, graph, rows=rows, k=k, by=by)
+    of = None if everywhere else chosen_rows(ids, nodes, rows, "links")
+    return missing_links(z, ids, graph, rows=of, k=k, by=by)
 
 
 def _is_typed(graph: Any) -> bool:

@@ -57,6 +57,7 @@ class Predictions(Answer):
         labelled: number of labelled nodes per class.
         strength: C of the penalty with the largest weight in the probe's average.
         temperature: what its scores are divided by.
+        test: the error on test nodes, whose labels were hidden; None if none were.
     """
 
     rows: Array
@@ -69,6 +70,7 @@ class Predictions(Answer):
     labelled: tuple[int, ...]
     strength: float
     temperature: float
+    test: PredictionError | None = None
 
     def __len__(self) -> int:
         return len(self.rows)

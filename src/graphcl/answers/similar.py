@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.answers.inputs import embeddings_of, graph_of, ids_of
-from graphcl.errors import GraphError, RunError, require
+from graphcl.answers.inputs import chosen_rows, embeddings_of, graph_of, ids_of
+from graphcl.errors import RunError, require
 from graphcl.evaluation.nearest import build_index, empty_index, unit_rows
 from graphcl.files.atomic import whole_file, write_whole
 from graphcl.files.records import Answer
 from graphcl.files.text import read_text
 from graphcl.files.user import seal, user_key
-from graphcl.store.columns import rows_of
 
 Array = npt.NDArray[Any]
 _BLOCK = 1 << 15  # rows that are compared at a time
@@ -52,7 +51,9 @@ class Neighbours(Answer):
         }
 
 
-def neighbors(source: Any, nodes: Any, k: int = 10, *, graph: Any = None) -> Neighbours:
+def neighbors(
+    source: Any, nodes: Any = None, k: int = 10, *, rows: Any = None, graph: Any = None
+) -> Neighbours:
     """Returns the nodes whose embeddings are most similar to those of some nodes, by cosine.
 
     All nodes are compared, block by block, so the answer is exact. `graphcl neighbors` searches an
@@ -61,9 +62,10 @@ def neighbors(source: Any, nodes: Any, k: int = 10, *, graph: Any = None) -> Nei
     Args:
         source: embeddings ``[num_nodes, dim]``; a fitted model, which then embeds `graph`; or the
             path of a folder of shards, which `graphcl embed RUN PARTS` wrote.
-        nodes: an id or several. Without a graph, ids are those in `.parquet` shards, else row
-            numbers.
+        nodes: an id or several; with neither these nor `rows`, all. Without a graph, ids are those
+            in `.parquet` shards, else row numbers.
         k: how many neighbours of each; at most all other nodes.
+        rows: instead of `nodes`: row numbers, a range or a mask.
         graph: gives ids; needed if `source` is a model. Of shards, the path of the store in parts.
 
     Raises:
@@ -74,9 +76,7 @@ def neighbors(source: Any, nodes: Any, k: int = 10, *, graph: Any = None) -> Nei
     graph = graph_of(graph)
     z = embeddings_of(source, graph, "neighbors")
     ids = ids_of(graph, z)
-    single = isinstance(nodes, str) or np.ndim(nodes) == 0
-    rows = rows_of([nodes] if single else nodes, ids, "neighbors", GraphError)
-    return find_neighbours(z, ids, rows, k)
+    return find_neighbours(z, ids, chosen_rows(ids, nodes, rows, "neighbors"), k)
 
 
 def find_neighbours(z: Any, ids: Any, rows: Array, k: int, index: Any = None) -> Neighbours:

@@ -8,14 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli.graphs import (
-    describe_store,
-    graph_name,
-    load_graph,
-    names_tables,
-    store_figures,
-)
-from graphcl.cli.options import JsonOption, print_result
+from graphcl.cli.options import TABLES, JsonOption, print_result
 from graphcl.cli.table_options import (
     parse_tables,
     plain_edges,
@@ -23,9 +16,7 @@ from graphcl.cli.table_options import (
     takes_tables,
 )
 from graphcl.errors import StoreError, require
-from graphcl.graphs.graph import Graph
 from graphcl.store.header import ORDERS, is_store, read_store
-from graphcl.tabular.build import build_store
 from graphcl.tabular.options import TableOptions
 
 
@@ -45,6 +36,7 @@ def build(
         list[str],
         typer.Option(
             metavar="[NAME=]FILE",
+            rich_help_panel=TABLES,
             help="Edges: .csv, .tsv, .parquet (also .gz), a whitespace-separated list, .graphml, "
             ".gml, a SciPy .npz, FILE:TABLE of a DuckDB or SQLite file, or an SQL query. Of a "
             "typed graph, NAME=FILE for each relation; repeatable.",
@@ -95,6 +87,11 @@ def build(
 
         graphcl build --nodes author=a.csv --nodes paper=p.csv --edges writes=w.csv --out store
     """
+    from graphcl.cli.graphs import describe_store, graph_name, load_graph, store_figures
+    from graphcl.graphs.graph import Graph
+    from graphcl.runs.graph import names_tables
+    from graphcl.tabular.build import build_store
+
     one = plain_edges(edges)
     if edges and one is None:
         tables = replace(tables, edges=parse_tables(edges, "edges"))
@@ -130,7 +127,7 @@ def build(
         overwrite=overwrite,
         on_step=show,
     )
-    print_notes(report, but=said)
+    print_notes(report, said="notes", but=said)
     found = {} if options is None else {"found": report.to_json()}
     store = read_store(out)
     about = store_figures(store) | {"seconds": time.perf_counter() - began} | found

@@ -7,24 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli.graphs import (
-    describe_store,
-    graph_name,
-    load_graph,
-    names_tables,
-    store_figures,
-)
 from graphcl.cli.options import JsonOption, print_result
 from graphcl.cli.table_options import print_notes, takes_tables
-from graphcl.errors import StoreError
-from graphcl.graphs.filling import describe_filling, fill_features
-from graphcl.graphs.graph import Graph
-from graphcl.opening import AnyGraph
+from graphcl.errors import StoreError, counted
 from graphcl.runs.files import CONFIG
 from graphcl.store.header import HEADER, is_store, part_name, read_store
-from graphcl.store.reader import verify_store
-from graphcl.tabular.build import check_tables, load_tables
-from graphcl.tabular.options import TableOptions, counted
+from graphcl.tabular.options import TableOptions
 
 
 @takes_tables
@@ -63,6 +51,10 @@ def check(
 
         graphcl check --nodes author=authors.csv --nodes paper=papers.csv --edges writes=writes.csv
     """
+    from graphcl.cli.graphs import graph_name, load_graph
+    from graphcl.runs.graph import names_tables
+    from graphcl.tabular.build import check_tables, load_tables
+
     name = graph_name(graph, tables, "check")
     path = Path(name)
     if names_tables(name, tables) and not is_store(path):
@@ -99,6 +91,9 @@ def check(
 
 def _check_store(path: Path, *, as_json: bool) -> None:
     """Compares every byte of a store."""
+    from graphcl.cli.graphs import describe_store, store_figures
+    from graphcl.store.reader import verify_store
+
     sizes = dict[str, int]()
 
     def show(name: str, size: int) -> None:
@@ -110,10 +105,12 @@ def _check_store(path: Path, *, as_json: bool) -> None:
     print_result(store_figures(store) | {"bytes": sizes}, text, as_json=as_json)
 
 
-def _describe(name: str, graph: AnyGraph, *, as_json: bool, **more: Any) -> None:
+def _describe(name: str, graph: Any, *, as_json: bool, **more: Any) -> None:
     """Says what a graph that is no store has, and how its missing features are filled in."""
+    from graphcl.graphs.filling import describe_filling, fill_features
+
     about = {"graph": name, "nodes": graph.num_nodes, "edges": graph.num_edges, **more}
-    if graph.is_plain or not isinstance(graph, Graph):
+    if graph.is_plain:
         about["features"] = graph.num_features
         print_result(about, f"{graph!r}", as_json=as_json)
         return

@@ -6,24 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphcl.cli.graphs import FLATTENED, load_graph
 from graphcl.cli.options import DeviceOption, JsonOption, print_result
 from graphcl.cli.processes import continues
 from graphcl.cli.progress import run_progress
-from graphcl.datasets import graph_files, read_gallery_graph
-from graphcl.devices import resolve_device
 from graphcl.errors import DatasetError, require
-from graphcl.graphs.graph import Graph
-from graphcl.research import comparison
-from graphcl.research.output import Artefacts, csv_text
 from graphcl.runs import files as runs
 from graphcl.runs.results import read_result
 from graphcl.runs.versions import current_run
 from graphcl.store.header import is_store
+
+if TYPE_CHECKING:
+    from graphcl.graphs.graph import Graph
 
 METHODS = "graphcl,raw,propagation,dgi,grace,cca-ssg"
 
@@ -70,6 +67,10 @@ def compare(
         found = compare_runs([Path(name) for name in graphs])
         print_result(found.to_json(), found.table(), as_json=as_json)
         return
+    from graphcl.devices import resolve_device
+    from graphcl.research import comparison
+    from graphcl.research.output import Artefacts, csv_text
+
     systems = comparison.read_systems(methods)
     require(len(systems) >= 1, "compare", "--methods", "one system or more", methods)
     chosen = find_graphs(graphs)
@@ -104,12 +105,14 @@ def compare(
     print_result(report, text, as_json=as_json)
 
 
-def find_graphs(names: list[str]) -> dict[str, Callable[[], Graph]]:
+def find_graphs(names: list[str]) -> "dict[str, Callable[[], Graph]]":
     """Returns a function that loads each graph, by name.
 
     Raises:
         DatasetError: two graphs have one name.
     """
+    from graphcl.datasets import graph_files, read_gallery_graph
+
     found: dict[str, Callable[[], Graph]] = {}
     for name in names:
         path = Path(name)
@@ -127,11 +130,14 @@ def find_graphs(names: list[str]) -> dict[str, Callable[[], Graph]]:
     return found
 
 
-def _the_graph(graph: Graph) -> Graph:
+def _the_graph(graph: "Graph") -> "Graph":
     return graph
 
 
-def _one_graph(name: str) -> Graph:
+def _one_graph(name: str) -> "Graph":
+    from graphcl.cli.graphs import FLATTENED, load_graph
+    from graphcl.graphs.graph import Graph
+
     graph = load_graph(name)
     if not isinstance(graph, Graph):
         raise DatasetError(f"compare: takes single graphs; {name} has {len(graph.graphs)}")

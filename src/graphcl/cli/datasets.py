@@ -4,18 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from graphcl.cli.options import JsonOption, print_result
-from graphcl.datasets import (
-    CATALOGUE,
-    DatasetCard,
-    data_folders,
-    figures,
-    gallery_files,
-    load_dataset,
-    read_gallery_graph,
-)
 from graphcl.errors import GraphCLError
 
 
@@ -33,6 +22,8 @@ def datasets(as_json: JsonOption = False) -> None:
 
         graphcl datasets --json
     """
+    from graphcl.datasets import CATALOGUE, data_folders, gallery_files
+
     rows = [_row(card) for card in CATALOGUE.values()]
     gallery = [_gallery_row(name, path) for name, path in gallery_files(data_folders()).items()]
     report: dict[str, Any] = {"datasets": rows}
@@ -42,7 +33,9 @@ def datasets(as_json: JsonOption = False) -> None:
     print_result(report, text, as_json=as_json)
 
 
-def _row(card: DatasetCard) -> dict[str, Any]:
+def _row(card: Any) -> dict[str, Any]:
+    from graphcl.datasets import figures, load_dataset
+
     row: dict[str, Any] = {**asdict(card), "present": card.present, "here": None}
     if card.source == "bundled" or (card.name == "ppi" and card.present):  # quick to read
         try:
@@ -53,6 +46,10 @@ def _row(card: DatasetCard) -> dict[str, Any]:
 
 
 def _gallery_row(name: str, path: Path) -> dict[str, Any]:
+    import numpy as np
+
+    from graphcl.datasets import figures, read_gallery_graph
+
     try:
         graph = read_gallery_graph(path)
     except GraphCLError as error:

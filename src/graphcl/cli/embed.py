@@ -3,70 +3,35 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 import typer
 
 from graphcl.cli.answers import RunArgument, TypeOption
-from graphcl.cli.graphs import (
-    as_trained,
-    graph_name,
-    load_graph,
-    load_run_graph,
-    names_tables,
-    run_graph,
-    run_tables,
-)
 from graphcl.cli.options import DeviceOption, JsonOption, print_result
 from graphcl.cli.processes import ProcessesOption, launch
 from graphcl.cli.table_options import takes_tables
-from graphcl.devices import available_memory_bytes, resolve_device
-from graphcl.distributed import Share, any_of, beside, group, local_device
-from graphcl.encoders import LayeredEncoder
-from graphcl.errors import DatasetError, GraphError, ParameterError, RunError, require
-from graphcl.estimator.fitted import Fitted
-from graphcl.estimator.inference import chosen_nodes, embed_fitted
-from graphcl.estimator.live import Live
-from graphcl.exporting.vectors import (
-    batches,
-    check_embeddings_file,
-    check_vectors,
-    write_embeddings,
-    write_vectors,
-)
+from graphcl.errors import DatasetError, GraphError, ParameterError, RunError, counted, require
 from graphcl.files.text import read_text
-from graphcl.graphs.collection import GraphCollection
-from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import NODE
-from graphcl.opening import AnyGraph
-from graphcl.partitioned.boundary import Wire, open_own_part
-from graphcl.partitioned.features import prepare_part_like
-from graphcl.partitioned.inference import embed_part, table_bytes
-from graphcl.partitioned.shards import (
-    check_shards_folder,
-    suffix_of,
-    whole_shards,
-    write_shard,
-    write_typed_shards,
-)
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import run_types, type_folder
-from graphcl.serving.requests import JSON, Bounds, read_asked
 from graphcl.store.header import is_divided, is_parts, read_store
-from graphcl.store.reader import PartNodes
-from graphcl.tabular.options import TableOptions, counted
-from graphcl.tabular.preparation import read_preparation
-from graphcl.tabular.rows import prepare_rows
-from graphcl.training.progress import RowProgress
+from graphcl.tabular.options import TableOptions
+
+if TYPE_CHECKING:
+    import torch
+
+    from graphcl.distributed import Share
+    from graphcl.graphs.graph import Graph
+    from graphcl.opening import AnyGraph
+    from graphcl.store.reader import PartNodes
 
 Array = npt.NDArray[np.float32]
 _WHICH = "Which nodes"  # a group of options
 NEW_BYTES = 1 << 28  # of a file of new nodes
-ANY = Bounds(nodes=1 << 40, neighbours=1 << 40)  # a file of one's own is not bounded
-CPU = torch.device("cpu")
 
 
 @takes_tables
@@ -164,11 +129,21 @@ def embed(
         require(not to, "embed", "--to", "left out for parts", to)
         require(not tables.given(), "embed", "GRAPH", "tables if table options are given", graph)
         require(device in ("auto", "cpu"), "embed", "--device", "cpu for a store in parts", device)
+        from graphcl.partitioned.shards import check_shards_folder
+
         check_shards_folder(out, overwrite=overwrite)
         _check_run_of_parts(run, Path(graph), node_type)
         launch(processes)
         _embed_parts(run, Path(graph), out, node_type=node_type, as_json=as_json)
         return
+    from graphcl.exporting.vectors import (
+        batches,
+        check_embeddings_file,
+        check_vectors,
+        write_embeddings,
+        write_vectors,
+    )
+
     if to:
         check_vectors(out, to, overwrite=overwrite)
     else:
@@ -186,26 +161,30 @@ def embed(
         asked = {"--rows": rows, "--id": ids, "--new": new, "--to": to}
         _require_all_types(types, out, [option for option, value in asked.items() if value])
     launch(processes)
+    from graphcl.devices import resolve_device
+    from graphcl.distributed import group, local_device
+    from graphcl.graphs.graph import Graph
+
     source, loaded = _graph(run, graph, tables, out)
     nodes = loaded.type(only) if isinstance(loaded, Graph) and only else loaded
-    chosen: Any = np.array(ids) if ids else _range(rows, nodes) if rows else None
+    part = _range(rows, nodes) if rows else None
     where = local_device(resolve_device(device))
     with group(where) as share:
         if baseline:
-            z = runs.read_embeddings(run)[chosen or slice(None)]
+            z = runs.read_embeddings(run)[part or slice(None)]
         elif new is not None:
             z = _new_rows(run, loaded, only, new, where)
         elif types:
             from graphcl.estimator import GraphCL  # a second more, for types alone
 
             model = GraphCL.load(run, device=str(where))
-            z = model.transform(loaded, node_type=only, nodes=chosen)
+            z = model.transform(loaded, node_type=only, nodes=ids or None, rows=part)
         else:
-            z = _plain_rows(run, loaded, chosen, where, out.absolute().parent, share)
+            z = _plain_rows(run, loaded, (ids or None, part), where, out.absolute().parent, share)
     if not share.first:
         return
     about: dict[str, Any] = {"out": str(out), "graph": source}
-    named: dict[str, Any] = {"first": chosen.start if rows else 0}
+    named: dict[str, Any] = {"first": part.start if part else 0}
     names: Any = np.array(ids, dtype=object) if ids else None
     if types and only is None:
         about["types"] = {name: len(one) for name, one in z.items()}
@@ -235,6 +214,8 @@ def _require_all_types(types: list[str], out: Path, options: list[str]) -> None:
 
 def _require_stored(run: Path, graph: str | None) -> None:
     """Refuses a baseline's run that has no embeddings of this graph."""
+    from graphcl.runs.graph import run_graph
+
     name, source = runs.read_config(run, baselines=True).method, run_graph(run)
     if graph is not None and graph != source:
         raise RunError(f"{run}: {name} has embeddings of {source} only; train it on {graph}")
@@ -253,13 +234,17 @@ def _require_kind(run: Path, name: str, *, typed: bool, where: str = "") -> None
 
 def _graph(run: Path, graph: str | None, tables: TableOptions, out: Path) -> tuple[str, Any]:
     """Returns the graph that is named, or that of the run, and its name."""
+    from graphcl.cli.graphs import graph_name, load_graph, load_run_graph
+    from graphcl.runs.graph import as_trained, names_tables, run_graph
+    from graphcl.runs.nodes import trained_tables
+
     again = ("embed", str(run), "--out", str(out))
     if runs.read_config(run, baselines=True).method:
         return run_graph(run), load_run_graph(run, graph, tables, again=again)
     if graph is None and tables.edges is None:
         require(not tables.given(), "embed", "GRAPH", "named when table options are given", graph)
         return run_graph(run), load_run_graph(run, again=again)
-    name, trained = graph_name(graph, tables, "embed"), run_tables(run)
+    name, trained = graph_name(graph, tables, "embed"), trained_tables(run)
     if trained is not None and names_tables(name, tables):
         tables = as_trained(run, tables.after(trained))
     loaded = load_graph(graph, tables)
@@ -268,31 +253,47 @@ def _graph(run: Path, graph: str | None, tables: TableOptions, out: Path) -> tup
 
 
 def _plain_rows(
-    run: Path, graph: AnyGraph, chosen: Any, device: torch.device, scratch: Path, share: Share
+    run: Path,
+    graph: "AnyGraph",
+    asked: tuple[Any, Any],
+    device: "torch.device",
+    scratch: Path,
+    share: "Share",
 ) -> Array:
     """Returns the embeddings of a plain graph, or of several one below the other.
 
-    Without the estimator, whose imports take a second.
+    Without the estimator, whose imports take a second. Ids or rows are asked for, or None.
     """
+    from graphcl.estimator.fitted import Fitted
+    from graphcl.estimator.inference import chosen_nodes, embed_fitted
+    from graphcl.graphs.graph import Graph
+
     fitted = Fitted.read(run)
     options: dict[str, Any] = {"device": device, "verbose": share.first}
     if isinstance(graph, Graph):
-        chosen = {graph.only_type.name: chosen_nodes(graph, chosen)}
+        chosen = {graph.only_type.name: chosen_nodes(graph, *asked)}
         z = embed_fitted(fitted, graph, chosen, scratch=scratch, **options)
         return z[graph.only_type.name]
-    require(chosen is None, "embed", "--id", "a node of one graph", chosen)
+    require(asked[0] is None, "embed", "--id", "a node of one graph", asked[0])
     tables = [embed_fitted(fitted, one, **options) for one in graph.graphs]
     return np.concatenate([rows for table in tables for rows in table.values()])
 
 
 def _new_rows(
-    run: Path, graph: AnyGraph, node_type: str | None, file: Path, device: torch.device
+    run: Path, graph: "AnyGraph", node_type: str | None, file: Path, device: "torch.device"
 ) -> Array:
     """Returns the embeddings of nodes that the graph does not have, which a file describes.
 
     Raises:
         RunError: the file is not there, or is not understood.
     """
+    from graphcl.estimator.fitted import Fitted
+    from graphcl.estimator.live import Live
+    from graphcl.graphs.graph import Graph
+    from graphcl.serving.requests import JSON, Bounds, read_asked
+    from graphcl.tabular.preparation import read_preparation
+    from graphcl.tabular.rows import prepare_rows
+
     if not isinstance(graph, Graph):
         raise RunError("embed: --new joins nodes to one graph, not to several")
     live = Live(Fitted.read(run), graph, device, node_type)
@@ -305,7 +306,8 @@ def _new_rows(
     prepare = prepared and partial(prepare_rows, preparation=prepared, width=features)
     try:
         how: dict[str, Any] = {"takes": ("new",), "prepare": prepare}
-        asked = read_asked(text.encode(), JSON, ANY, features=features, **how).new
+        bounds = Bounds(nodes=1 << 40, neighbours=1 << 40)  # none: it is a file of one's own
+        asked = read_asked(text.encode(), JSON, bounds, features=features, **how).new
         assert asked is not None
         return live.embed_new(
             asked.features,
@@ -317,7 +319,7 @@ def _new_rows(
         raise RunError(f"{file}: {error}") from None
 
 
-def _all_ids(graph: Graph) -> Any:
+def _all_ids(graph: "Graph") -> Any:
     """Returns the ids of all nodes, type after type, as texts."""
     texts: list[str] = []
     for nodes in graph.nodes.values():
@@ -332,6 +334,8 @@ def _per_type(counts: dict[str, int]) -> str:
 
 def _range(text: str, nodes: Any) -> slice:
     """Returns the range that ``--rows`` names, after checking that there are these nodes."""
+    from graphcl.graphs.collection import GraphCollection
+
     count = nodes.num_nodes
     start, colon, stop = text.partition(":")
     numbers = [start or "0", stop or str(count)]
@@ -375,8 +379,13 @@ def _embed_parts(
     run: Path, graph: Path, out: Path, *, node_type: str | None, as_json: bool
 ) -> None:
     """Embeds a store in parts; each process opens its part and writes its shards."""
+    import torch
+
+    from graphcl.distributed import group
+    from graphcl.partitioned.shards import suffix_of, whole_shards
+
     model, suffix = runs.weights_digest(run), suffix_of(out)
-    with group(CPU) as share, whole_shards(out, share) as folder:
+    with group(torch.device("cpu")) as share, whole_shards(out, share) as folder:
         about = _shards(run, graph, folder, share, node_type, suffix, model)
     if share.first:
         shards = counted(about["shards"], "shard")
@@ -390,16 +399,29 @@ def _shards(
     run: Path,
     graph: Path,
     folder: Path,
-    share: Share,
+    share: "Share",
     node_type: str | None,
     suffix: str,
     model: str,
 ) -> dict[str, Any]:
+    import torch
+
+    from graphcl.devices import available_memory_bytes
+    from graphcl.distributed import any_of, beside
+    from graphcl.encoders import LayeredEncoder
+    from graphcl.estimator.fitted import Fitted
+    from graphcl.partitioned.boundary import Wire, open_own_part
+    from graphcl.partitioned.features import prepare_part_like
+    from graphcl.partitioned.inference import embed_part, table_bytes
+    from graphcl.partitioned.shards import write_shard, write_typed_shards
+    from graphcl.training.progress import RowProgress
+
     fitted, part = Fitted.read(run), open_own_part(graph, share)
     parts, encoder, plain = part.store, fitted.encoder, fitted.schema.is_plain
     assert isinstance(encoder, LayeredEncoder)
     prepared = prepare_part_like(part, fitted.schema, fitted.scaling, Wire(share))
-    free = available_memory_bytes(CPU) // beside(CPU)
+    cpu = torch.device("cpu")
+    free = available_memory_bytes(cpu) // beside(cpu)
     # All have to do alike: with files, columns of the tables travel one after the other.
     large = any_of(table_bytes(encoder, prepared) > free // 2, share)
     z = embed_part(
@@ -426,8 +448,10 @@ def _shards(
     return about | ({} if plain else {"type": node_type}) | {"nodes": own.num_nodes}
 
 
-def _writer(part: PartNodes, z: Any) -> Callable[[Path], None]:
+def _writer(part: "PartNodes", z: Any) -> Callable[[Path], None]:
     """Returns what writes the embeddings of a part with the ids of its nodes."""
+    from graphcl.exporting.vectors import write_embeddings
+
     names = part.fields.get("node_ids")
     first = part.nodes.start if names is None else 0
     return partial(write_embeddings, z=z, node_ids=names, first=first)

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,7 +17,6 @@ from graphcl.cli.answers import (
     nodes_folder,
     type_of_folder,
 )
-from graphcl.cli.graphs import load_run_graph, note, run_graph
 from graphcl.cli.options import (
     DeviceOption,
     JsonOption,
@@ -30,22 +29,14 @@ from graphcl.cli.options import (
 from graphcl.cli.processes import ProcessesOption, launch
 from graphcl.cli.progress import ProbeStepsOption, probe, probe_progress, report_text
 from graphcl.cli.table_options import takes_tables
-from graphcl.cli.train import dataset_of
-from graphcl.devices import resolve_device
-from graphcl.distributed import apart, first_process, from_rank, group, local_device
 from graphcl.errors import RunError, require
-from graphcl.estimator import GraphCL
-from graphcl.evaluation import score_predictions
-from graphcl.evaluation.failure import majority_sign
-from graphcl.evaluation.logistic import STEPS
-from graphcl.evaluation.splits import over_splits
-from graphcl.graphs.collection import Labelled
-from graphcl.graphs.graph import Graph
-from graphcl.opening import AnyGraph
-from graphcl.research.trials import find_system, repeat_method, summarise
 from graphcl.runs import files as runs
+from graphcl.settings import PROBE_STEPS
 from graphcl.tabular.options import TableOptions
-from graphcl.training_run import keep_embeddings
+
+if TYPE_CHECKING:
+    from graphcl.graphs.collection import Labelled
+    from graphcl.opening import AnyGraph
 
 
 @takes_tables
@@ -59,7 +50,7 @@ def evaluate(
     seed: Annotated[
         int | None, typer.Option(help="The first seed. (default: the run's seed)")
     ] = None,
-    probe_steps: ProbeStepsOption = STEPS,
+    probe_steps: ProbeStepsOption = PROBE_STEPS,
     device: DeviceOption = "auto",
     processes: ProcessesOption = 1,
     as_json: JsonOption = False,
@@ -86,6 +77,17 @@ def evaluate(
     require(repeats >= 1, "evaluate", "--runs", "at least 1", repeats)
     folder = nodes_folder(run, node_type, is_labelled)
     launch(processes)
+    from graphcl.cli.graphs import load_run_graph, note
+    from graphcl.devices import resolve_device
+    from graphcl.distributed import apart, first_process, from_rank, group, local_device
+    from graphcl.evaluation import score_predictions
+    from graphcl.evaluation.failure import majority_sign
+    from graphcl.evaluation.splits import over_splits
+    from graphcl.graphs.graph import Graph
+    from graphcl.research.trials import summarise
+    from graphcl.runs.graph import run_graph
+    from graphcl.training_run import keep_embeddings
+
     kept = load_run_graph(run, graph, tables, again=("evaluate", str(run)))
     loaded: Labelled = kept
     if isinstance(kept, Graph) and not kept.is_plain:  # labels of the type that is meant, alone
@@ -140,9 +142,12 @@ def evaluate(
 
 
 def _trainings(
-    run: Path, graph: AnyGraph, source: str, changed: dict[str, str]
+    run: Path, graph: "AnyGraph", source: str, changed: dict[str, str]
 ) -> tuple[Callable[..., list[dict[str, Any]]], int]:
     """Returns a function that repeats the run's training with `changed` settings, and its seed."""
+    from graphcl.estimator import GraphCL
+    from graphcl.research.trials import dataset_of, find_system, repeat_method
+
     config = runs.read_config(run, baselines=True)
     if not config.method:
         model = GraphCL.load(run)

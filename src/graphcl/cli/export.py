@@ -9,12 +9,7 @@ import typer
 from graphcl.cli.answers import OverwriteOption, RunArgument
 from graphcl.cli.options import JsonOption, print_result
 from graphcl.errors import RunError, require
-from graphcl.estimator.fitted import Fitted
-from graphcl.exporting.card import check_card, write_card
-from graphcl.exporting.program import KINDS, write_program
 from graphcl.files.atomic import check_new_file
-
-TO = (*KINDS, "card")
 
 
 def export(
@@ -49,7 +44,12 @@ def export(
 
         graphcl export runs/cora --to card --out cora --licence mit
     """
-    require(to in TO, "export", "--to", " or ".join(TO), to)
+    from graphcl.estimator.fitted import Fitted
+    from graphcl.exporting.card import check_card, write_card
+    from graphcl.exporting.program import KINDS, write_program
+
+    known = (*KINDS, "card")
+    require(to in known, "export", "--to", " or ".join(known), to)
     require(to == "card" or licence == "unknown", "export", "--licence", "given with --to card", to)
     if to == "card":
         target = out or Path("card")

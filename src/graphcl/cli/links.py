@@ -4,21 +4,10 @@ import sys
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphcl.answers.linking import (
-    BY,
-    LinkEvaluation,
-    Links,
-    RelationScores,
-    evaluate_links,
-    missing_links,
-    relation_links,
-    score_pairs,
-)
-from graphcl.answers.similar import stored_index
 from graphcl.cli.answers import (
     AnswerOption,
     OverwriteOption,
@@ -28,21 +17,20 @@ from graphcl.cli.answers import (
     plain,
     run_nodes,
 )
-from graphcl.cli.graphs import load_run_graph
 from graphcl.cli.options import DeviceOption, JsonOption, RunGraphOption, print_result
 from graphcl.cli.table_options import takes_tables
-from graphcl.devices import resolve_device
 from graphcl.errors import GraphError, RunError, require
-from graphcl.estimator import GraphCL
-from graphcl.evaluation.nearest import EXACT_ROWS
 from graphcl.files.records import aligned, read_pairs
-from graphcl.graphs.graph import Graph
-from graphcl.graphs.relation import Relation
 from graphcl.runs.nodes import run_types, type_folder
 from graphcl.runs.results import keep_answer, read_answers
+from graphcl.settings import LINKS_BY
 from graphcl.store.columns import rows_of
 from graphcl.tabular.options import TableOptions, counted
-from graphcl.training_run import keep_embeddings
+
+if TYPE_CHECKING:
+    from graphcl.answers.linking import LinkEvaluation, Links
+    from graphcl.graphs.graph import Graph
+    from graphcl.graphs.relation import Relation
 
 _EVALUATION = "How far to trust them"  # a group of options
 SHOWN, KEPT = 20, 20  # links that are printed, and kept for the report
@@ -70,9 +58,9 @@ def links(
         str,
         typer.Option(
             metavar="NAME",
-            help=f"What ranks: {', '.join(BY)}; --evaluate says which is best here.",
+            help=f"What ranks: {', '.join(LINKS_BY)}; --evaluate says which is best here.",
         ),
-    ] = BY[0],
+    ] = LINKS_BY[0],
     evaluate: Annotated[
         bool,
         typer.Option(
@@ -144,9 +132,15 @@ def links(
     check_out(out, overwrite=overwrite)
     typed = bool(run_types(run)) if run.is_dir() else False
     require(typed or relation is None, "links", "--relation", "left out", relation)
-    require(by in BY, "links", "--by", f"one of {', '.join(BY)}", by)
-    require(not typed or by == BY[0], "links", "--by", f"{BY[0]} for a typed graph", by)
+    require(by in LINKS_BY, "links", "--by", f"one of {', '.join(LINKS_BY)}", by)
+    require(not typed or by == LINKS_BY[0], "links", "--by", f"{LINKS_BY[0]} for a typed graph", by)
+    from graphcl.answers.linking import RelationScores, evaluate_links, relation_links
+    from graphcl.training_run import keep_embeddings
+
     if evaluate:
+        from graphcl.devices import resolve_device
+        from graphcl.estimator import GraphCL
+
         loaded, judged_relation = _graph(run, graph, tables, relation)
         model = GraphCL.load(run, device=str(resolve_device(device)))
         model.verbose = True
@@ -201,14 +195,18 @@ def _plain_links(
     pairs: Any = None,
     rows: Any = None,
     k: int = 0,
-) -> Links:
+) -> "Links":
     """Returns links of a plain graph, as `relation_links` does; read only where it is needed."""
+    from graphcl.answers.linking import missing_links, score_pairs
+    from graphcl.answers.similar import stored_index
+    from graphcl.evaluation.nearest import EXACT_ROWS
+
     if pairs is not None:
-        loaded = None if by == BY[0] else _graph(run, graph, tables)[0]
+        loaded = None if by == LINKS_BY[0] else _graph(run, graph, tables)[0]
         return score_pairs(z, ids, pairs, loaded, by=by)
     loaded = _graph(run, graph, tables)[0]
     index = None
-    if len(z) > EXACT_ROWS and by == BY[0]:
+    if len(z) > EXACT_ROWS and by == LINKS_BY[0]:
         index, built = stored_index(run, z)
         if built:
             print(f"links: built an index of {counted(len(z), 'node')} ({built})", file=sys.stderr)
@@ -217,7 +215,7 @@ def _plain_links(
 
 def _give(
     run: Path,
-    found: Links,
+    found: "Links",
     what: str,
     node: list[str],
     given: bool,
@@ -259,7 +257,7 @@ def _give(
     )
 
 
-def _best(found: Links) -> list[dict[str, Any]]:
+def _best(found: "Links") -> list[dict[str, Any]]:
     parts = zip(found.source[:KEPT], found.target[:KEPT], found.scores[:KEPT], strict=True)
     return [
         {"source": plain(first), "target": plain(second), "score": round(float(score), 4)}
@@ -269,12 +267,15 @@ def _best(found: Links) -> list[dict[str, Any]]:
 
 def _graph(
     run: Path, given: str | None, tables: TableOptions, relation: str | None = None
-) -> tuple[Graph, Relation]:
+) -> "tuple[Graph, Relation]":
     """Returns the graph of a run, and the relation that is meant.
 
     Raises:
         RunError: there are several graphs, or several relations and none is named.
     """
+    from graphcl.cli.graphs import load_run_graph
+    from graphcl.graphs.graph import Graph
+
     graph = load_run_graph(run, given, tables, again=("links", str(run)))
     if not isinstance(graph, Graph):
         raise RunError(f"{run}: has {len(graph.graphs)} graphs; links are of one")
@@ -290,7 +291,7 @@ def _graph(
 
 
 def _keep_evaluation(
-    run: Path, found: LinkEvaluation, relation: Relation | None, *, as_json: bool
+    run: Path, found: "LinkEvaluation", relation: "Relation | None", *, as_json: bool
 ) -> None:
     folder = type_folder(run, None if relation is None else relation.source)
     about = ({} if relation is None else {"relation": ":".join(relation.key)}) | asdict(found)
@@ -301,7 +302,7 @@ def _keep_evaluation(
     print_result({"run": str(run), **about}, _table(found), as_json=as_json)
 
 
-def _table(found: LinkEvaluation) -> str:
+def _table(found: "LinkEvaluation") -> str:
     ranks = next(iter(found.scores.values())).hits
     head = ["", "ROC-AUC", "AP", "MRR", *(f"Hits@{k}" for k in ranks)]
     rows = [

@@ -27,33 +27,54 @@ from graphcl.cli.options import (
     verbosity_options,
 )
 from graphcl.cli.processes import Ending, announce, end, interrupts, leave, under_torchrun
-from graphcl.errors import GraphCLError, PartError, TableError, TrainingEndedError
+from graphcl.errors import (
+    GraphCLError,
+    PartError,
+    TableError,
+    TrainingEndedError,
+    command_running,
+    option_of,
+)
 
-# The name of each command, which is also that of its module and its function, and the summary that
-# `graphcl --help` lists. A test compares the summary with the first line of the function.
-COMMANDS = {
-    "datasets": "List the paper's five datasets, which are present, and the gallery's graphs.",
-    "build": "Turn tables or any graph into a store: a graph on disk that every command takes.",
-    "train": "Train an encoder on a graph, or another system with --method, and write a run.",
-    "embed": "Embed every node of a graph with a trained model; the graph may be one it never saw.",
-    "evaluate": "Score a run by the probe: logistic regression on its frozen embeddings.",
-    "compare": "Train systems on many graphs and score all alike: rows, a table and a picture.",
-    "reproduce": "Reproduce the paper's tables and claims: ours, the paper's, and the difference.",
-    "tune": "Search for good hyperparameters and write a recipe.",
-    "predict": "Predict labels of nodes without one, with probabilities, from the labelled nodes.",
-    "cluster": "Group similar nodes: k-means with the number of groups chosen, or HDBSCAN.",
-    "links": "List likely links that the graph lacks, or score given pairs of nodes.",
-    "report": "Write one HTML file that shows a run: graph, training, map of embeddings, scores.",
-    "serve": "Serve a run over HTTP: embeddings, also of new nodes, similar nodes, labels, links.",
-    "update": "Bring a run up to date with a graph that has changed, or go back to an earlier "
-    "version.",
-    "export": "Export a trained model: as ONNX, for torch.export, or a folder with a model card.",
-    "check": "Compare a store with its checksums, or say what would become of tables.",
-    "neighbors": "List the nodes whose embeddings are most similar to a node's, by cosine.",
+# The groups of commands in `graphcl --help`. The name of each command is also that of its module
+# and its function; a test compares the summary with the first line of the function.
+GROUPS = {
+    "Data": {
+        "check": "Compare a store with its checksums, or say what would become of tables.",
+        "build": "Turn tables or any graph into a store: a graph on disk that every command takes.",
+        "datasets": "List the paper's five datasets, which are present, and the gallery's graphs.",
+    },
+    "Train": {
+        "train": "Train an encoder on a graph, or another system with --method, and write a run.",
+        "tune": "Search for good hyperparameters and write a recipe.",
+        "evaluate": "Score a run by the probe: logistic regression on its frozen embeddings.",
+    },
+    "Use": {
+        "embed": "Embed every node of a graph with a trained model; the graph may be one it never "
+        "saw.",
+        "predict": "Predict labels of nodes without one, with probabilities, from the labelled "
+        "nodes.",
+        "cluster": "Group similar nodes: k-means with the number of groups chosen, or HDBSCAN.",
+        "links": "List likely links that the graph lacks, or score given pairs of nodes.",
+        "neighbors": "List the nodes whose embeddings are most similar to a node's, by cosine.",
+        "report": "Write one HTML file that shows a run: graph, training, map of embeddings, "
+        "scores.",
+    },
+    "Operate": {
+        "serve": "Serve a run over HTTP: embeddings, also of new nodes, similar nodes, labels, "
+        "links.",
+        "update": "Bring a run up to date with a graph that has changed, or go back to an earlier "
+        "version.",
+        "export": "Export a trained model: as ONNX, for torch.export, or a folder with a model "
+        "card.",
+    },
+    "Research": {
+        "compare": "Train systems on many graphs and score all alike: rows, a table and a picture.",
+        "reproduce": "Reproduce the paper's tables and claims: ours, the paper's, and the "
+        "difference.",
+    },
 }
-
-
-ABOUT_TABLES = ("build", "check")  # commands whose `--help` shows them
+COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
 
 
 class InterruptedCommandError(Exception):
@@ -75,6 +96,18 @@ class LazyGroup(TyperGroup):
         name, command, rest = super().resolve_command(ctx, args)
         return name, load_command(name) if name else command, rest
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Writes the help; plain where there is no terminal."""
+        if not sys.stdout.isatty():
+            self.rich_markup_mode = None
+        super().format_help(ctx, formatter)
+
+    def format_commands(self, _: Any, formatter: Any) -> None:
+        """Writes the plain list of commands, group by group."""
+        for group, commands in GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl(list(commands.items()), col_max=12)
+
 
 def load_command(name: str) -> Any:
     """Imports a command and returns it with `--quiet` and `--verbose` added."""
@@ -89,7 +122,7 @@ def load_command(name: str) -> Any:
     command.params = [
         *(option for option in command.params if option not in help_last),
         *verbosity_options(),
-        *([_tables_help(tables)] if tables and name not in ABOUT_TABLES else []),
+        *([_tables_help(tables)] if tables else []),
         *help_last,
     ]
     described: list[Any] = [command, *command.params]
@@ -103,7 +136,7 @@ def _panel(option: Any) -> str:
 
 
 def _tables_help(tables: list[Any]) -> Any:
-    """Hides the options of tables from `--help`; returns `--help-tables`, which shows them alone.
+    """Leaves the first options of tables in `--help`; returns `--help-tables`, which shows all.
 
     Together they would not fit on a screen, and most graphs are no tables.
     """
@@ -121,14 +154,18 @@ def _tables_help(tables: list[Any]) -> Any:
         help_tables: Annotated[
             bool,
             typer.Option(
-                "--help-tables", is_eager=True, expose_value=False, help="Show options of tables."
+                "--help-tables",
+                is_eager=True,
+                expose_value=False,
+                help="Show all options of tables.",
+                rich_help_panel=TABLES,
             ),
         ] = False,
     ) -> None:
         """Never runs: only its option is used."""
 
     for option in tables:
-        option.hidden = True
+        option.hidden = _panel(option) != TABLES
     alone = typer.Typer(add_completion=False)
     alone.command()(command)
     found = next(one for one in typer.main.get_command(alone).params if "--help-tables" in one.opts)
@@ -138,8 +175,9 @@ def _tables_help(tables: list[Any]) -> Any:
 
 def register(app: typer.Typer) -> None:
     """Adds a placeholder for every command to `app`."""
-    for name, summary in COMMANDS.items():
-        app.command(name, help=summary)(_placeholder)
+    for group, commands in GROUPS.items():
+        for name, summary in commands.items():
+            app.command(name, help=summary, rich_help_panel=group)(_placeholder)
 
 
 def _placeholder() -> None:
@@ -194,7 +232,8 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Runs one command and returns its exit code."""
     stderr = sys.stderr
-    with restored_verbosity(), interrupts():  # SIGTERM ends a command as Ctrl-C does
+    # SIGTERM ends a command as Ctrl-C does.
+    with restored_verbosity(), interrupts(), command_running():
         code, message = _run(arguments)
     if message:
         print(message, file=stderr)
@@ -263,7 +302,8 @@ def _table_message(error: TableError, arguments: list[str]) -> str:
     if under_torchrun() and os.environ.get("RANK", "0") != "0":
         return ""
     lines = [" ".join(line.split()) for line in str(error).splitlines()]
-    command = shlex.join(["graphcl", *arguments, *error.fix]) if error.fix else ""
+    words = [word for name, value in error.fix for word in (option_of(name), value)]
+    command = shlex.join(["graphcl", *arguments, *words]) if words else ""
     if not command.isprintable() or len(command) > 2000:
         command = ""
     if len(lines) == 1:

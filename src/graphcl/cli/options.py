@@ -27,7 +27,7 @@ RunGraphOption = Annotated[
         help="The graph that the run was trained on, as train takes it. (default: the run's graph)",
     ),
 ]
-TABLES = "Tables"  # how the names of the groups of options for reading tables begin
+TABLES = "Tables"  # the first options for reading tables; names of their other groups begin so
 SetOption = Annotated[
     list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change a recipe key; repeatable.")
 ]

@@ -3,17 +3,11 @@
 import shlex
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
 
-from graphcl.answers.prediction import (
-    KnownLabels,
-    Predictions,
-    known_labels,
-    predict_known,
-)
 from graphcl.cli.answers import (
     AnswerOption,
     EmbeddingsOption,
@@ -29,12 +23,15 @@ from graphcl.cli.answers import (
 from graphcl.cli.options import JsonOption, RunGraphOption
 from graphcl.cli.table_options import takes_tables
 from graphcl.errors import GraphError, RunError, require
-from graphcl.evaluation.calibration import PredictionError
 from graphcl.files.records import read_pairs, records
 from graphcl.graphs.nodes import Nodes
 from graphcl.runs import files as runs
 from graphcl.store.header import is_parts
 from graphcl.tabular.options import TableOptions, counted
+
+if TYPE_CHECKING:
+    from graphcl.answers.prediction import KnownLabels, Predictions
+    from graphcl.evaluation.calibration import PredictionError
 
 LEARN = ("all", "train")
 SHOWN = 10
@@ -101,6 +98,8 @@ def predict(
     elif known.known.all() and not everything:
         hint = "; --learn train hides those of test nodes" if nodes.split_codes is not None else ""
         raise RunError(f"{run}: all {len(z):,} nodes have a label; --all predicts them too{hint}")
+    from graphcl.answers.prediction import predict_known
+
     found = predict_known(
         z, nodes.ids, known, nodes="all" if everything else "unlabelled", seed=seed
     )
@@ -118,7 +117,9 @@ def predict(
     )
 
 
-def _known(run: Path, nodes: Nodes, file: Path | None) -> KnownLabels:
+def _known(run: Path, nodes: Nodes, file: Path | None) -> "KnownLabels":
+    from graphcl.answers.prediction import known_labels
+
     if file is not None:
         pairs = read_pairs(file, ("id", "label"), RunError)
         if not pairs:
@@ -144,7 +145,7 @@ def _known(run: Path, nodes: Nodes, file: Path | None) -> KnownLabels:
     return known_labels(labels.astype(np.int64), nodes.ids, nodes.class_names)
 
 
-def summary(found: Predictions, tested: PredictionError | None) -> dict[str, Any]:
+def summary(found: "Predictions", tested: "PredictionError | None") -> dict[str, Any]:
     """Returns the figures that are printed as JSON and kept for the report."""
     names = [str(name) for name in found.classes]
     return {
@@ -160,7 +161,7 @@ def summary(found: Predictions, tested: PredictionError | None) -> dict[str, Any
     }
 
 
-def _text(found: Predictions, tested: PredictionError | None) -> str:
+def _text(found: "Predictions", tested: "PredictionError | None") -> str:
     classes = counted(found.known.shape[1], "class", "classes")
     learned = classes if not found.several else "several labels per node"
     lines = [f"{counted(len(found), 'node')} predicted; {learned}"]
@@ -193,7 +194,7 @@ def error_line(error: dict[str, Any], what: tuple[str, str], *, several: bool) -
     )
 
 
-def _lines(found: Predictions) -> list[str]:
+def _lines(found: "Predictions") -> list[str]:
     rows = records(found.columns(), slice(0, SHOWN))
     lines = ["id\tlabel" + ("" if found.several else "\tprobability")]
     for row in rows:

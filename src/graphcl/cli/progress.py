@@ -7,21 +7,21 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 
-from graphcl.evaluation import MultilabelResult, ProbeResult, linear_probe
-from graphcl.evaluation.logistic import STEPS
-from graphcl.graphs.collection import Labelled
-from graphcl.tabular.options import counted
-from graphcl.training.progress import LINE_EVERY_SECONDS, duration
+from graphcl.errors import counted, duration
+from graphcl.settings import LINE_EVERY_SECONDS, PROBE_STEPS
 
 if TYPE_CHECKING:
+    from graphcl.evaluation import MultilabelResult, ProbeResult
+    from graphcl.graphs.collection import Labelled
     from graphcl.research.rows import Progress as RunProgress
 
 ProbeStepsOption = Annotated[
     int,
-    typer.Option(min=1, help=f"Probe steps, used with several labels per node; {STEPS} converge."),
+    typer.Option(
+        min=1, help=f"Probe steps, used with several labels per node; {PROBE_STEPS} converge."
+    ),
 ]
 
 
@@ -106,9 +106,11 @@ def _status(run: "RunProgress") -> str:
 
 
 def probe(
-    z: Any, graph: Labelled, *, steps: int, device: torch.device
-) -> ProbeResult | MultilabelResult:
+    z: Any, graph: "Labelled", *, steps: int, device: Any
+) -> "ProbeResult | MultilabelResult":
     """Returns the probe's result and shows its progress on stderr."""
+    from graphcl.evaluation import linear_probe
+
     with probe_progress(steps) as show:
         return linear_probe(z, graph, steps=steps, device=str(device), on_step=show)
 

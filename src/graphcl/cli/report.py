@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,18 +14,16 @@ from graphcl.cli.answers import (
     nodes_folder,
     type_of_folder,
 )
-from graphcl.cli.graphs import UntrustedRunError, load_run_graph
 from graphcl.cli.options import JsonOption, RunGraphOption, print_result
 from graphcl.cli.table_options import takes_tables
 from graphcl.errors import GraphCLError, RunError, require
 from graphcl.files.atomic import check_new_file, write_whole
-from graphcl.opening import AnyGraph
-from graphcl.reporting.contents import Sharded, gather
-from graphcl.reporting.page import render
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import lacks_embeddings
 from graphcl.tabular.options import TableOptions, counted
-from graphcl.training_run import keep_embeddings
+
+if TYPE_CHECKING:
+    from graphcl.opening import AnyGraph
 
 
 @takes_tables
@@ -75,6 +73,11 @@ def report(
     kind = type_of_folder(run, folder)
     target = out if out is not None else folder / "report.html"
     check_new_file(target, (".html", ".htm"), RunError, overwrite=overwrite or out is None)
+    from graphcl.cli.graphs import load_run_graph
+    from graphcl.reporting.contents import Sharded, gather
+    from graphcl.reporting.page import render
+    from graphcl.training_run import keep_embeddings
+
     loaded, why, sharded = None, "it was not asked for", None
     if embeddings is not None:
         require(kind is None, "report", "--embeddings", "left out for a typed graph", "it")
@@ -97,12 +100,15 @@ def report(
     print_result(about, text, as_json=as_json)
 
 
-def _graph(run: Path, given: str | None, tables: TableOptions) -> tuple[AnyGraph | None, str]:
+def _graph(run: Path, given: str | None, tables: TableOptions) -> "tuple[AnyGraph | None, str]":
     """Returns the run's graph, or None and the reason why it cannot be read.
 
     Raises:
         RunError: the graph is not read on the run's word, or is another one than was asked for.
     """
+    from graphcl.cli.graphs import load_run_graph
+    from graphcl.runs.graph import UntrustedRunError
+
     try:
         return load_run_graph(run, given, tables, again=("report", str(run))), ""
     except UntrustedRunError as error:

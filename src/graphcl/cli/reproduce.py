@@ -5,28 +5,33 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
 
 from graphcl.cli.options import DeviceOption, JsonOption, parse_settings, print_result
 from graphcl.cli.processes import continues
 from graphcl.cli.progress import ProbeStepsOption, run_progress
-from graphcl.datasets import CATALOGUE
-from graphcl.devices import resolve_device
 from graphcl.errors import ParameterError, RunError, require, suggestion
-from graphcl.evaluation.logistic import STEPS
-from graphcl.research import reproduce as tables
-from graphcl.research import rows as result_rows
-from graphcl.research import table2
-from graphcl.research.output import Artefacts, csv_text
-from graphcl.research.rows import Row, execute
-from graphcl.research.studies import STUDIES
-from graphcl.research.studies.corruption import RIVALS
-from graphcl.research.studies.study import Plan, Study, study_markdown, study_terminal
+from graphcl.settings import PROBE_STEPS
 
-TARGETS = ("table1", "table2", *STUDIES)
+if TYPE_CHECKING:
+    import torch
+
+    from graphcl.research.rows import Row
+    from graphcl.research.studies.study import Study
+
+# The names of `graphcl.research.studies.STUDIES`, which takes seconds to import.
+STUDY_NAMES = (
+    "perturbation",
+    "corruption",
+    "temperature",
+    "epochs",
+    "batch",
+    "bound",
+    "complexity",
+)
+TARGETS = ("table1", "table2", *STUDY_NAMES)
 RUNS = 5  # default number of seeds of Table 2
 
 
@@ -58,7 +63,7 @@ def reproduce(
     rows: Annotated[
         list[Path], typer.Option(help="Only show the rows of this file; repeatable.")
     ] = [],  # noqa: B006
-    probe_steps: ProbeStepsOption = STEPS,
+    probe_steps: ProbeStepsOption = PROBE_STEPS,
     out: Annotated[Path, typer.Option(help="The folder for results.")] = Path("reproduction"),
     as_json: JsonOption = False,
 ) -> None:
@@ -83,6 +88,12 @@ def reproduce(
         graphcl reproduce table2 --rows benchmarks/results/accuracy.jsonl
     """
     names = _targets(targets)
+    from graphcl.devices import resolve_device
+    from graphcl.research import reproduce as tables
+    from graphcl.research import rows as result_rows
+    from graphcl.research.output import Artefacts
+    from graphcl.research.studies import STUDIES
+
     require(repeats is None or repeats >= 1, "reproduce", "--runs", "at least 1", repeats)
     for path in rows:
         if not path.is_file():
@@ -119,10 +130,10 @@ class _Given:
     methods: list[str] | None
     runs: int | None
     seed: int
-    device: torch.device
+    device: "torch.device"
     workers: int
     settings: dict[str, str]
-    rows: list[Row] | None
+    rows: "list[Row] | None"
     probe_steps: int
     out: Path
     width: int | None
@@ -132,6 +143,10 @@ class _Given:
 
 
 def _table_1(given: _Given) -> tuple[dict[str, object], str]:
+    from graphcl.datasets import CATALOGUE
+    from graphcl.research import reproduce as tables
+    from graphcl.research.output import Artefacts
+
     found = tables.table_1(given.datasets or list(CATALOGUE))
     files = Artefacts(given.out, "table1").write(
         markdown=tables.table_1_markdown(found), csv=tables.table_1_csv(found)
@@ -141,6 +156,11 @@ def _table_1(given: _Given) -> tuple[dict[str, object], str]:
 
 
 def _table_2(given: _Given) -> tuple[dict[str, object], str]:
+    from graphcl.datasets import CATALOGUE
+    from graphcl.research import reproduce as tables
+    from graphcl.research import table2
+    from graphcl.research.output import Artefacts, csv_text
+
     chosen = given.datasets or list(CATALOGUE)
     here, absent = tables.present(chosen)
     tables.check_settings(given.settings, here, given.methods)
@@ -171,7 +191,14 @@ def _table_2(given: _Given) -> tuple[dict[str, object], str]:
     return {"cells": listed, "absent": absent, "files": files}, f"{text}\n{_files(files)}"
 
 
-def _study(study: Study, given: _Given) -> tuple[dict[str, object], str]:
+def _study(study: "Study", given: _Given) -> tuple[dict[str, object], str]:
+    from graphcl.datasets import CATALOGUE
+    from graphcl.research import reproduce as tables
+    from graphcl.research import rows as result_rows
+    from graphcl.research.output import Artefacts, csv_text
+    from graphcl.research.studies.corruption import RIVALS
+    from graphcl.research.studies.study import Plan, study_markdown, study_terminal
+
     chosen = given.datasets or list(study.datasets) if study.datasets else []
     here, absent = tables.present(chosen)
     artefacts = Artefacts(given.out, study.name)
@@ -191,7 +218,7 @@ def _study(study: Study, given: _Given) -> tuple[dict[str, object], str]:
             settings=dict(given.settings),
         )
         with run_progress(study.name) as show:
-            found = execute(
+            found = result_rows.execute(
                 study.jobs(plan),
                 artefacts.rows,
                 columns=study.columns,
@@ -219,7 +246,7 @@ def _targets(names: list[str]) -> list[str]:
     found: list[str] = []
     for name in names:
         if name == "studies":
-            found += STUDIES
+            found += STUDY_NAMES
         elif name in TARGETS:
             found.append(name)
         else:

@@ -18,19 +18,13 @@ from graphcl.cli.answers import (
     nodes_folder,
     type_of_folder,
 )
-from graphcl.cli.graphs import load_run_graph
 from graphcl.cli.options import DeviceOption, JsonOption, RunGraphOption, print_result
 from graphcl.cli.processes import Ending, handled
 from graphcl.cli.table_options import takes_tables
 from graphcl.errors import MissingExtraError, RunError, require
 from graphcl.files.text import read_text
-from graphcl.serving.app import build_app
-from graphcl.serving.middleware import CONNECTIONS, HEAD_BYTES, HEAD_SECONDS, Connection, is_own
-from graphcl.serving.pages import PageMaker
 from graphcl.serving.requests import Bounds
-from graphcl.serving.run import ServedRun
 from graphcl.tabular.options import TableOptions, counted
-from graphcl.training_run import keep_embeddings
 
 TOKEN = "GRAPHCL_TOKEN"  # the environment's variable
 LEAST_TOKEN = 16  # characters
@@ -103,12 +97,20 @@ def serve(
         require(value >= 1, "serve", name, "at least 1", value)
     require(seconds > 0, "serve", "--seconds", "more than 0", seconds)
     token = _token(token_file)
+    from graphcl.serving.middleware import CONNECTIONS, HEAD_BYTES, HEAD_SECONDS, Connection, is_own
+
     own = is_own(host)
     if not own and token is None:
         raise RunError(
             f"serve: {host} can be reached by others; give a token: --token-file, or {TOKEN}"
         )
     uvicorn = _import_uvicorn()
+    from graphcl.cli.graphs import load_run_graph
+    from graphcl.serving.app import build_app
+    from graphcl.serving.pages import PageMaker
+    from graphcl.serving.run import ServedRun
+    from graphcl.training_run import keep_embeddings
+
     # Labels may be learned, a map drawn and answers computed when the service stops. Threads of
     # theirs do not survive the interpreter's shutdown.
     Ending.at_once = True

@@ -31,6 +31,7 @@ _FILES, _LABELS, _COLUMNS_PANEL = (
 )
 _MANY_COLUMNS, _MOST_LINES = 20, 40
 _TABLES = {"nodes", "edges"}  # options that take one table, or several with names
+_FOUND = re.compile(r"(edges|nodes)\b.* \((given|guessed.*)\)")  # how ids and ends were found
 _NAMED = re.compile(r"([^\s=/'\"()]+)=(.+)", re.DOTALL)
 
 
@@ -49,14 +50,14 @@ _OPTIONS: dict[str, Any] = {
         "Nodes: .csv, .tsv, .parquet, .npy, .npz, FILE:TABLE or an SQL query. Of a typed graph, "
         "TYPE=FILE; repeatable.",
         metavar="[TYPE=]FILE",
-        panel=_FILES,
+        panel=TABLES,
     ),
     "edges": _option(
         list[str],
         "Of a typed graph: the edges of a relation, NAME=FILE, or SOURCE:NAME:TARGET=FILE with the "
         "types of its ends; repeatable.",
         metavar="NAME=FILE",
-        panel=_FILES,
+        panel=TABLES,
     ),
     "relation": _option(
         _COLUMN, "Column of the edges that names the relation of each.", panel=_LABELS
@@ -93,20 +94,20 @@ _OPTIONS: dict[str, Any] = {
         _COLUMNS, "Column of the edges' target nodes. (default: guessed)", panel=_LABELS
     ),
     "weight": _option(
-        _COLUMNS, "Column of positive edge weights. (default: unweighted)", panel=_LABELS
+        _COLUMNS, "Column of positive edge weights. (default: unweighted)", panel=TABLES
     ),
     "id_column": _option(
         _COLUMNS,
         "Column of the nodes' ids. (default: guessed) Of a typed graph, TYPE=COLUMN; repeatable, "
         "as are all options of a type or a relation.",
         metavar="[TYPE=]COLUMN",
-        panel=_LABELS,
+        panel=TABLES,
     ),
     "label": _option(
         _COLUMNS,
         "Column of the nodes' classes; only the probe uses it. Repeatable, for several labels.",
         metavar="COLUMN",
-        panel=_LABELS,
+        panel=TABLES,
     ),
     "label_separator": _option(
         str | None,
@@ -132,7 +133,9 @@ _OPTIONS: dict[str, Any] = {
         f"Missing values: {MISSING[1]} them, or fill in {' or '.join(MISSING[2:])}; auto: the mean "
         "where few are missing.",
     ),
-    "strict": _option(bool, "Guess nothing: refuse what is not said by an option.", "--strict"),
+    "strict": _option(
+        bool, "Guess nothing: refuse what is not said by an option.", "--strict", panel=TABLES
+    ),
     "duplicates": _option(
         str,
         f"Rows of nodes with the same id: keep the {' or the '.join(DUPLICATES[:2])}, or refuse.",
@@ -149,7 +152,7 @@ _OPTIONS: dict[str, Any] = {
     "features": _option(
         str,
         f"Features: {', '.join(FEATURES)}; structural ones are computed from the edges.",
-        panel=_FILES,
+        panel=TABLES,
     ),
     "header": _option(
         bool | None, "Whether the first line holds column names. (default: guessed)", panel=_FILES
@@ -252,8 +255,9 @@ def print_notes(report: TableReport, *, said: str = "all", but: Sequence[str] = 
 
     Args:
         report: of a plain graph, or of a typed one: type by type, then relation by relation.
-        said: `all`; `notes` leaves out the columns; `guesses` also what a training has said
-            already, as where its tables are read again. With ``--verbose`` it is always all.
+        said: `all`; `notes` leaves out the columns, and how ids and ends were found, which the
+            first line says; `guesses` also what a training has said already, as where its tables
+            are read again. With ``--verbose`` it is always all.
         but: lines that have been printed before.
     """
     if not report.types:
@@ -266,10 +270,11 @@ def print_notes(report: TableReport, *, said: str = "all", but: Sequence[str] = 
         notes += report.notes
         for name, fates in report.relations.items():
             columns += column_lines(fates, f"list of {name.split(':')[1]}")
-    if said == "guesses" and not is_verbose():
-        notes = []  # the first line has them
+    if said != "all" and not is_verbose():
+        columns = []
+        notes = [line for line in notes if said == "notes" and not _FOUND.match(line)]
     first = [line for line in report.first if line not in but]
-    for line in (*first, *notes, *(columns if said == "all" or is_verbose() else ())):
+    for line in (*first, *notes, *columns):
         print(line, file=sys.stderr)
 
 

@@ -1,30 +1,15 @@
 """`graphcl train`: from a graph to a run directory."""
 
 import re
-import shlex
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
-import torch
 import typer
 
-from graphcl.cli.graphs import (
-    FLATTENED,
-    describe_store,
-    graph_fingerprint,
-    graph_name,
-    load_graph,
-    names_tables,
-    note,
-    read_tables,
-)
 from graphcl.cli.options import (
     DeviceOption,
     JsonOption,
@@ -36,34 +21,16 @@ from graphcl.cli.options import (
 from graphcl.cli.processes import ProcessesOption, interrupts, launch
 from graphcl.cli.progress import ProbeStepsOption, count_progress, probe, probe_text
 from graphcl.cli.table_options import print_notes, takes_tables
-from graphcl.datasets import CATALOGUE
-from graphcl.devices import device_name, resolve_device
-from graphcl.distributed import first_process, local_device
-from graphcl.errors import DatasetError, GraphError, ParameterError, TrainingError, require
-from graphcl.estimator import GraphCL
-from graphcl.estimator.choice import AUTO, BUDGET
-from graphcl.estimator.partitioned import PartitionedGraph
-from graphcl.evaluation.failure import majority_sign
-from graphcl.evaluation.logistic import STEPS
-from graphcl.evaluation.unsupervised import effective_rank, mean_cosine
-from graphcl.graphs.collection import Labelled
-from graphcl.graphs.graph import Graph
-from graphcl.opening import AnyGraph
-from graphcl.partitioned.topology import TOPOLOGIES
-from graphcl.recipes import load_recipe
-from graphcl.recipes.recipe import recipe_for
-from graphcl.research.trials import find_system, score_method, train_method
-from graphcl.runs import files as runs
-from graphcl.runs.files import CURVES, EPOCHS, Origin
-from graphcl.runs.nodes import describe_nodes, write_nodes
-from graphcl.runs.results import BaselineResult, GraphFacts, TrainingResult
+from graphcl.errors import DatasetError, ParameterError, counted, require
+from graphcl.runs.files import EMBEDDINGS, Origin
+from graphcl.settings import PROBE_STEPS, SEARCH_BUDGET, TOPOLOGIES
 from graphcl.store.header import is_parts
-from graphcl.tabular.options import TableOptions, counted
-from graphcl.training import EpochMetrics
-from graphcl.training.checkpoints import Pace
-from graphcl.training.trackers import parse_trackers, tracked
-from graphcl.training_run import train_run
-from graphcl.version import versions
+from graphcl.tabular.options import TableOptions
+
+if TYPE_CHECKING:
+    from graphcl.estimator.partitioned import PartitionedGraph
+    from graphcl.opening import AnyGraph
+    from graphcl.runs.results import BaselineResult, TrainingResult
 
 _METHOD, _RUN, _PARTS = "What is trained", "The run", "A store in parts"  # groups of options
 CacheOption = Annotated[
@@ -138,7 +105,7 @@ def train(
     seed: Annotated[
         int, typer.Option(help="Decides weights, batches and views.", rich_help_panel=_METHOD)
     ] = 0,
-    probe_steps: ProbeStepsOption = STEPS,
+    probe_steps: ProbeStepsOption = PROBE_STEPS,
     device: DeviceOption = "auto",
     log: Annotated[
         str | None,
@@ -207,6 +174,17 @@ def train(
 
         graphcl train cora --method dgi --set patience=50
     """
+    from graphcl.cli.graphs import FLATTENED, describe_store, graph_name
+    from graphcl.devices import device_name, resolve_device
+    from graphcl.distributed import local_device
+    from graphcl.estimator import GraphCL
+    from graphcl.estimator.choice import AUTO
+    from graphcl.estimator.partitioned import PartitionedGraph
+    from graphcl.recipes import load_recipe, recipe_for
+    from graphcl.training.checkpoints import Pace
+    from graphcl.training.trackers import parse_trackers
+    from graphcl.training_run import train_run
+
     pace, trackers = Pace.parse(checkpoint_every), parse_trackers(log)
     given, graph = graph, graph_name(graph, tables, "train")
     try:
@@ -217,8 +195,12 @@ def train(
     if method != "graphcl":
         ours = {"--recipe": recipe is not None, "--resume": resume, "--processes": processes > 1}
         ours |= {"--log": log is not None, "--budget": budget is not None}
-        check_baseline(method, graph, settings=changed, ours=ours)
-    _check_auto(recipe, budget, processes)
+        _check_baseline(method, graph, settings=changed, ours=ours)
+    if recipe == AUTO:
+        one = "1 with --recipe auto; graphcl tune chooses, then train its recipe in several"
+        require(processes == 1, "train", "--processes", one, processes)
+    else:
+        require(budget is None, "train", "--budget", "left out without --recipe auto", budget)
     patience = _timeout(timeout)
     # Other systems train in one process, on the graph that was divided.
     data = None
@@ -239,34 +221,40 @@ def train(
         loaded, origin = data, Origin(graph, parts.source.fingerprint, build=parts.build)
     else:
         loaded, origin = _load(graph, tables, inductive=inductive, whole=given is None)
+    where = resolve_device(device)
     if values is None and not isinstance(loaded, PartitionedGraph):
-        if isinstance(loaded, Graph) and not loaded.is_plain:
+        from graphcl.research.trials import train_baseline
+
+        if not loaded.is_plain:
             print(f"{method}: {FLATTENED}", file=sys.stderr)
-            loaded = replace(loaded.flatten(), name=loaded.name)
-        train_baseline(
-            method,
-            loaded,
-            origin=origin,
-            out=out,
-            settings=changed,
-            seed=seed,
-            probe_steps=probe_steps,
-            device=resolve_device(device),
-            overwrite=overwrite,
-            as_json=as_json,
-        )
+        out = out if out is not None else Path("runs") / f"{loaded.name}-{method}"
+        with count_progress(method, "epoch") as show:
+            baseline = train_baseline(
+                method,
+                loaded,
+                out,
+                origin=origin,
+                settings=changed,
+                seed=seed,
+                probe_steps=probe_steps,
+                device=where,
+                overwrite=overwrite,
+                on_epoch=show,
+            )
+        print_result(baseline.to_json(), _baseline_text(baseline, out), as_json=as_json)
+        print_warnings(baseline.warnings)
         return
-    where = local_device(resolve_device(device))
+    where = local_device(where)
     # By name, not as a recipe: a training that was begun may have been with another `default`.
     model = GraphCL(
         chosen,
-        **{key: getattr(values, key) for key in changed},
         seed=seed,
         device=str(where),
         verbose=True,
         ignore_memory=ignore_memory,
-        budget=budget or BUDGET,
+        budget=budget or SEARCH_BUDGET,
     )
+    model.settings = {key: getattr(values, key) for key in changed}
     about = describe_store(loaded.store) if isinstance(loaded, PartitionedGraph) else repr(loaded)
     introduction = f"{about}; recipe {chosen}; {device_name(where)}"
     loops = 0 if isinstance(loaded, PartitionedGraph) else loaded.self_loops_removed
@@ -279,12 +267,12 @@ def train(
             loaded,
             out,
             origin=origin,
-            score=partial(_score, graph=loaded, steps=probe_steps, device=where, out=out),
+            probe=partial(probe, steps=probe_steps, device=where),
             pace=pace,
             overwrite=overwrite,
             resume=resume,
             interruption=taken,
-            curves=partial(_epoch_log, trackers, model, out.name),
+            trackers=trackers,
             introduction=introduction,
             patience=patience,
         )
@@ -293,27 +281,18 @@ def train(
         print_warnings(result.warnings)
 
 
-def _check_auto(recipe: str | None, budget: int | None, processes: int) -> None:
-    """Refuses what does not go together before any process is started."""
-    if recipe != AUTO:
-        require(budget is None, "train", "--budget", "left out without --recipe auto", budget)
-    require(
-        recipe != AUTO or processes == 1,
-        "train",
-        "--processes",
-        "1 with --recipe auto; graphcl tune chooses, then train its recipe in several",
-        processes,
-    )
-
-
 def _load(
     name: str, tables: TableOptions, *, inductive: bool, whole: bool
-) -> tuple[AnyGraph, Origin]:
+) -> "tuple[AnyGraph, Origin]":
     """Returns the graph, and what the run keeps of where it came from.
 
     Inductive training does not see other nodes than the training's, so neither may a preparation.
     `whole` says that all lists of edges are among the options.
     """
+    from graphcl.cli.graphs import load_graph
+    from graphcl.distributed import first_process
+    from graphcl.runs.graph import graph_fingerprint, names_tables, read_tables
+
     if not names_tables(name, tables):
         loaded = load_graph(name, tables)
         return loaded, Origin(name, graph_fingerprint(loaded))
@@ -323,58 +302,7 @@ def _load(
     return graph, Origin(name, graph_fingerprint(graph), tables.record())
 
 
-def _score(
-    z: Any, *, graph: AnyGraph | PartitionedGraph, steps: int, device: torch.device, out: Path
-) -> tuple[dict[str, Any] | None, str | None]:
-    """Returns the probe's scores, or the reason there are none: a graph needs no labels.
-
-    Of a graph with types, they are those of the first type that has any, with its name; those of
-    others are beside them.
-    """
-    if isinstance(graph, PartitionedGraph):
-        count = len(graph.store)
-        run, shards = (shlex.quote(str(one)) for one in (out, out.with_name(f"{out.name}_shards")))
-        return None, f"embed the parts: graphcl embed {run} --processes {count} --out {shards}"
-    plain, labelled = graph.is_plain, dict[str, Labelled]({"": graph})
-    if isinstance(graph, Graph) and not plain:
-        labelled = {**graph.nodes}
-    found: dict[str, dict[str, Any]] = {}
-    why = "the graph has no labels" if plain else "no type has labels"
-    for name, nodes in labelled.items():
-        if nodes.y is None:
-            continue
-        try:
-            scores = probe(z[name] if name else z, nodes, steps=steps, device=device)
-            found[name] = ({"type": name} if name else {}) | asdict(scores)
-        except GraphError as error:
-            why = f"{name}: {error}" if name else str(error)
-    if not found:
-        return None, why
-    first, *others = found
-    beside = {"others": {name: found[name] for name in others}} if others else {}
-    return found[first] | beside, None
-
-
-@contextmanager
-def _epoch_log(
-    names: tuple[str, ...], model: GraphCL, title: str, unfinished: Path
-) -> Iterator[Callable[[EpochMetrics], object]]:
-    """Yields an `on_epoch` that logs as ``--log`` asks.
-
-    A run appears whole when training ends, but curves are watched before: until then they lie
-    beside the checkpoints, and a training that is resumed adds to them.
-    """
-    folder = unfinished / CURVES
-    settings = {"seed": model.seed, **asdict(model.complete_recipe())} if names else {}
-    with tracked(
-        names, curves=folder, file=unfinished / EPOCHS, title=title, settings=settings
-    ) as log:
-        if "tensorboard" in names:
-            print(f"watch it with: tensorboard --logdir {folder}", file=sys.stderr, flush=True)
-        yield log
-
-
-def _text(result: TrainingResult, out: Path) -> str:
+def _text(result: "TrainingResult", out: Path) -> str:
     scores = [] if result.probe is None else [result.probe]
     scores += [] if result.probe is None else result.probe.get("others", {}).values()
     probe = "\n".join(
@@ -390,7 +318,7 @@ def _text(result: TrainingResult, out: Path) -> str:
     )
 
 
-def _traffic_text(result: TrainingResult) -> str:
+def _traffic_text(result: "TrainingResult") -> str:
     if not result.traffic:
         return ""
     hits = result.traffic["cache_hits"]
@@ -421,7 +349,7 @@ def _timeout(seconds: float | None) -> timedelta | None:
 
 def _parts(
     graph: str, tables: TableOptions, cache: str, topology: str, patience: timedelta | None
-) -> PartitionedGraph | None:
+) -> "PartitionedGraph | None":
     """Returns the graph in parts that a training is of; None if `graph` is something else.
 
     A store in one part is a store, and trained as one.
@@ -435,11 +363,13 @@ def _parts(
         known = topology == TOPOLOGIES[0]
         require(known, "train", "--topology", "left out unless GRAPH is in parts", topology)
         return None
+    from graphcl.estimator.partitioned import PartitionedGraph
+
     require(not tables.given(), "train", "GRAPH", "tables if table options are given", graph)
     return PartitionedGraph(Path(graph), size, topology, patience or timedelta(seconds=PATIENCE))
 
 
-def check_baseline(
+def _check_baseline(
     name: str, source: str, *, settings: dict[str, str], ours: dict[str, bool]
 ) -> None:
     """Refuses, before any work, what a baseline does not know.
@@ -450,82 +380,18 @@ def check_baseline(
         settings: the fields to change.
         ours: options that are GraphCL's alone, and whether each was given.
     """
+    from graphcl.research.trials import dataset_of, find_system
+
     find_system(name).method(dataset_of(source), **settings)
     for option, given in ours.items():
         if given:
             raise ParameterError(f"{option} is graphcl's alone; {name} does not take it")
 
 
-def train_baseline(
-    name: str,
-    graph: AnyGraph,
-    *,
-    origin: runs.Origin,
-    out: Path | None,
-    settings: dict[str, str],
-    seed: int,
-    probe_steps: int,
-    device: torch.device,
-    overwrite: bool,
-    as_json: bool,
-) -> None:
-    """Trains a baseline once, writes its run (``runs/GRAPH-METHOD`` by default), prints its score.
-
-    The arguments are the options of `graphcl train`, and the origin of the graph.
-    """
-    baseline, dataset = find_system(name), dataset_of(origin.graph)
-    out = out if out is not None else Path("runs") / f"{graph.name}-{name}"
-    runs.check_output(out, overwrite=overwrite)
-    print(f"{graph!r}; {baseline.title}; {device_name(device)}", file=sys.stderr)
-    if not baseline.weighted and isinstance(graph, Graph) and graph.edge_weight is not None:
-        print(f"note: {name} does not look at edge weights", file=sys.stderr)
-    with count_progress(name, "epoch") as show:
-        trial = train_method(
-            name, graph, dataset, seed=seed, device=device, settings=settings, on_epoch=show
-        )
-    if trial.failed is not None:
-        raise TrainingError(trial.failed)
-    scores, why = None, None
-    try:
-        scored = score_method(trial, graph, probe_steps=probe_steps, device=device)
-        scores = dict(scored.scores)
-    except GraphError as error:  # labels are a gift, not a duty
-        why = str(error)
-    sign, z = majority_sign(scores, trial.settings, name), trial.embeddings
-    measured = z is not None and len(z) > 1 and bool(np.isfinite(z).all())
-    result = BaselineResult(
-        graph=GraphFacts.of(graph, origin.graph),
-        method=name,
-        settings=trial.settings,
-        scores=scores,
-        scores_skipped=why,
-        seed=seed,
-        train_seconds=trial.train_seconds or 0.0,
-        peak_memory_bytes=trial.peak_memory_bytes or 0,
-        device=device_name(device),
-        versions=versions(),
-        note=note(graph),
-        effective_rank=effective_rank(z, seed=seed) if measured else None,
-        mean_cosine=mean_cosine(z, seed=seed) if measured else None,
-        warnings=[sign.to_json()] if sign else [],
-    )
-    config = runs.RunConfig({}, name, trial.settings, seed=trial.seed, origin=origin)
-    with runs.new_run(out, overwrite=overwrite) as folder:
-        runs.write_config(folder, config)
-        saved = {runs.EMBEDDINGS: trial.embeddings, runs.PREDICTIONS: trial.predictions}
-        for file, array in saved.items():
-            if array is not None:
-                np.save(folder / file, array)
-        write_nodes(folder, describe_nodes(graph))
-        result.write(folder)
-    what = "probe" if trial.embeddings is not None else "predictions"
-    text = f"{what}: {probe_text(scores)}" if scores else f"no {what} scored: {why}"
-    text += f"\nnote: {result.note}" if result.note else ""
-    text += f"\nrun: {out}  ({result.train_seconds:.1f} s)"
-    print_result(result.to_json(), text, as_json=as_json)
-    print_warnings(result.warnings)
-
-
-def dataset_of(source: str) -> str:
-    """Returns the dataset that `source` names, or nothing: a file's name chooses no settings."""
-    return source.lower() if source.lower() in CATALOGUE else ""
+def _baseline_text(result: "BaselineResult", out: Path) -> str:
+    what = "probe" if (out / EMBEDDINGS).exists() else "predictions"
+    scores = f"no {what} scored: {result.scores_skipped}"
+    if result.scores:
+        scores = f"{what}: {probe_text(result.scores)}"
+    note = f"\nnote: {result.note}" if result.note else ""
+    return f"{scores}{note}\nrun: {out}  ({result.train_seconds:.1f} s)"

@@ -4,11 +4,10 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphcl.cli.graphs import FLATTENED, graph_name, load_graph
 from graphcl.cli.options import (
     DeviceOption,
     JsonOption,
@@ -19,18 +18,13 @@ from graphcl.cli.options import (
 from graphcl.cli.processes import continues
 from graphcl.cli.progress import ProbeStepsOption
 from graphcl.cli.table_options import takes_tables
-from graphcl.devices import resolve_device
-from graphcl.errors import RunError
-from graphcl.estimator.choice import BUDGET, Choice
-from graphcl.evaluation.logistic import STEPS
-from graphcl.graphs.graph import Graph
-from graphcl.recipes import Recipe, load_recipe, recipe_for
-from graphcl.research import rows
-from graphcl.research.auto_recipe import NAME, trial_text, tune_unlabelled
-from graphcl.research.tuning import RECIPE, SEARCHED, TRIALS, Search, ValidationScore, recipe_of
-from graphcl.research.tuning import tune as run_search
+from graphcl.errors import RunError, duration
+from graphcl.settings import PROBE_STEPS, SEARCH_BUDGET
 from graphcl.tabular.options import TableOptions
-from graphcl.training.progress import duration
+
+if TYPE_CHECKING:
+    from graphcl.estimator.choice import Choice
+    from graphcl.recipes import Recipe
 
 TRIALS_WITH_LABELS = 50
 
@@ -60,7 +54,7 @@ def tune(
     ] = False,
     prune: Annotated[bool, typer.Option(help="End trials that fall behind early.")] = True,
     seed: Annotated[int, typer.Option(help="Seed of the trials and trainings.")] = 0,
-    probe_steps: ProbeStepsOption = STEPS,
+    probe_steps: ProbeStepsOption = PROBE_STEPS,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
@@ -90,6 +84,15 @@ def tune(
 
         graphcl train cora --recipe tuning/cora/recipe.toml
     """
+    from graphcl.cli.graphs import FLATTENED, graph_name, load_graph
+    from graphcl.devices import resolve_device
+    from graphcl.graphs.graph import Graph
+    from graphcl.recipes import load_recipe, recipe_for
+    from graphcl.research import rows
+    from graphcl.research.auto_recipe import NAME, trial_text, tune_unlabelled
+    from graphcl.research.tuning import RECIPE, SEARCHED, TRIALS, Search, ValidationScore, recipe_of
+    from graphcl.research.tuning import tune as run_search
+
     loaded = load_graph(graph, tables)
     graph = graph_name(graph, tables, "tune")
     changed = parse_settings(settings)
@@ -105,18 +108,21 @@ def tune(
         if isinstance(loaded, Graph) and not loaded.is_plain:
             print(f"the search without labels {FLATTENED}", file=sys.stderr)
             loaded = loaded.flatten()
-        print(f"{loaded!r}; {NAME}; {found} of {trials or BUDGET} trials found", file=sys.stderr)
+        print(
+            f"{loaded!r}; {NAME}; {found} of {trials or SEARCH_BUDGET} trials found",
+            file=sys.stderr,
+        )
         with continues("tune", "trials", folder / TRIALS):
             choice, picked = tune_unlabelled(
                 loaded,
                 base,
-                trials or BUDGET,
+                trials or SEARCH_BUDGET,
                 fixed=tuple(changed),
                 folder=folder,
                 seed=seed,
                 device=where,
                 on_trial=lambda trial, number, _: print(
-                    trial_text(trial, number, trials or BUDGET), file=sys.stderr, flush=True
+                    trial_text(trial, number, trials or SEARCH_BUDGET), file=sys.stderr, flush=True
                 ),
             )
         _print_choice(choice, picked, folder / RECIPE, as_json=as_json)
@@ -142,7 +148,9 @@ def tune(
     print_result(about | {"recipe": vars(result), "out": str(path)}, text, as_json=as_json)
 
 
-def _print_choice(choice: Choice, recipe: Recipe, path: Path, *, as_json: bool) -> None:
+def _print_choice(choice: "Choice", recipe: "Recipe", path: Path, *, as_json: bool) -> None:
+    from graphcl.research.auto_recipe import NAME
+
     values = choice.trials[choice.picked].values
     changed = ", ".join(f"{key} = {value}" for key, value in values.items()) or "as the base"
     print_result(

@@ -8,18 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli.graphs import load_run_graph
 from graphcl.cli.options import DeviceOption, JsonOption, RunGraphOption, print_result
 from graphcl.cli.table_options import takes_tables
-from graphcl.devices import resolve_device
 from graphcl.errors import RunError, require
-from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
 from graphcl.runs import versions as run_versions
 from graphcl.runs.nodes import plain_names
 from graphcl.runs.versions import rollback
 from graphcl.tabular.options import TableOptions
-from graphcl.updating.run import KEEP, update_run
 
 _CHANGES, _VERSIONS = "What changes", "Versions"  # groups of options
 
@@ -70,7 +66,7 @@ def update(
     keep: Annotated[
         int,
         typer.Option(help="Versions that are kept beside the training.", rich_help_panel=_VERSIONS),
-    ] = KEEP,
+    ] = run_versions.KEEP,
     graph: RunGraphOption = None,
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
     device: DeviceOption = "auto",
@@ -125,6 +121,11 @@ def update(
         print_result({"run": str(root), "versions": listed}, text, as_json=as_json)
         return
     require(changes, "update", "tables", "given: --nodes, --edges, …, or --retrain", None)
+
+    from graphcl.cli.graphs import load_run_graph
+    from graphcl.devices import resolve_device
+    from graphcl.graphs.graph import Graph
+    from graphcl.updating.run import update_run
 
     def before(base: Path) -> Graph:
         loaded = load_run_graph(base, graph, again=("update", str(root)))

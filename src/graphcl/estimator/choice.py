@@ -10,11 +10,9 @@ from typing import Any
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.recipes import Recipe
-from graphcl.recipes.recipe import recipe_keys
 from graphcl.training import Checkpoints
 
 AUTO = "auto"
-BUDGET = 10  # trainings
 
 
 @dataclass(frozen=True)
@@ -101,5 +99,5 @@ def choose_recipe(
 
 def about_choice(model: Any, base: Recipe) -> dict[str, Any]:
     """Returns what decides a choice, besides the graph, as plain values."""
-    fixed = [key for key in recipe_keys() if getattr(model, key) is not None]
+    fixed = list(model.changed_keys())
     return {"base": asdict(base), "fixed": fixed, "budget": model.budget, "seed": int(model.seed)}

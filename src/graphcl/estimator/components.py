@@ -73,7 +73,7 @@ class Components:
         given = ((ENCODERS, encoder), (PERTURBATIONS, perturbation), (LOSSES, loss))
         names = {known.kind: known.name_of(part) for known, part in given if part is not None}
         objects = (part if not isinstance(part, str) else None for _, part in given)
-        return cls(recipe.with_values(**changed or {}, **names), *objects)
+        return cls(recipe.replace(**changed or {}, **names), *objects)
 
     def new_encoder(self, schema: Schema, *, seed: int) -> nn.Module:
         """Returns the encoder on the CPU: fresh weights, or a copy of the caller's module.

@@ -31,7 +31,7 @@ from graphcl.seeding import derive
 from graphcl.training import Checkpoints, EpochMetrics, train
 from graphcl.training.checkpoints import Saved
 from graphcl.training.loop import TrainingState, total_steps
-from graphcl.training.progress import progress
+from graphcl.training.progress import progress, somebody_watches
 
 WHOLE = 50_000  # nodes of a graph that is embedded at once
 RANGES, NODES = 16, 128  # of a larger one, for each type: drawn ranges of nodes, and nodes in each
@@ -102,13 +102,14 @@ def fit(
     """
     fitted, first = task.fitted, current_share().first
     mode, speaks = fitted.mode, model.verbose and first
+    bar = somebody_watches() and first if model.verbose is None else speaks
     assert mode is not None
     if checkpoints:
         checkpoints.begin(task.trained | {"modes": list(task.modes) or [mode.name]}, saved)
     if speaks:
         lines = [f"mode {mode.name}: {mode.reason}", *fitted.describe()]
         print("\n".join(lines), file=sys.stderr, flush=True)
-    _train(model, task, saved=saved, checkpoints=checkpoints, speaks=speaks, on_epoch=on_epoch)
+    _train(model, task, saved=saved, checkpoints=checkpoints, speaks=bar, on_epoch=on_epoch)
     _complete(task)
     assert fitted.health is not None
     for sign in fitted.health.warnings if first else ():

@@ -24,7 +24,7 @@ from graphcl.graphs.graph import Graph
 from graphcl.graphs.neighbourhood import table_rows
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import NODE
-from graphcl.store.columns import rows_of
+from graphcl.store.columns import Ids
 from graphcl.training.progress import RowProgress
 
 LAYERWISE_NODES = 50_000  # above, inference on a GPU goes layer by layer in blocks of rows
@@ -84,30 +84,17 @@ def embed_fitted(
     return {name: aligned(z[names[name]]) for name in wanted}
 
 
-def chosen_nodes(graph: Graph | Nodes, nodes: Any) -> Chosen:
-    """Returns which nodes are meant: a range as it is, or row numbers.
-
-    Whole numbers are row numbers, booleans a mask, texts ids of the graph.
+def chosen_nodes(graph: Graph | Nodes, nodes: Any, rows: Any = None) -> Chosen:
+    """Returns which nodes are meant, by id or by row; see `Ids.chosen`.
 
     Raises:
-        GraphError: a number is out of range, an id is unknown, or no node is chosen.
+        GraphError: an id or a row is unknown, or no node is chosen.
     """
-    if nodes is None or isinstance(nodes, slice):
-        return nodes
-    given = np.atleast_1d(np.asarray(nodes))
-    if given.ndim != 1 or not len(given):
-        raise GraphError(f"transform: nodes must be one or more nodes; got shape {given.shape}")
-    if given.dtype.kind == "b":
-        if len(given) != graph.num_nodes or not given.any():
-            raise GraphError(f"transform: a mask of {len(given)} for {graph.num_nodes} nodes")
-        return np.flatnonzero(given)
-    if given.dtype.kind in "iu":
-        wrong = given[(given < 0) | (given >= graph.num_nodes)]
-        if len(wrong):
-            raise GraphError(f"transform: node {wrong[0]} of a graph of {graph.num_nodes} nodes")
-        return given.astype(np.int64)
     own: Any = graph.num_nodes if graph.node_ids is None else graph.node_ids
-    return rows_of(given.tolist(), own, graph.name, GraphError)
+    found = Ids(own).chosen(nodes, rows, graph.name, GraphError)
+    if isinstance(found, np.ndarray) and not len(found):
+        raise GraphError(f"{graph.name}: no node is chosen; give one or more")
+    return found
 
 
 class _Alone(LayeredEncoder):

@@ -19,7 +19,7 @@ from graphcl.embedding import embed_graph
 from graphcl.encoders import Layer, LayeredEncoder
 from graphcl.errors import GraphError
 from graphcl.estimator.fitted import Fitted
-from graphcl.estimator.inference import chosen_nodes, embed_fitted
+from graphcl.estimator.inference import embed_fitted
 from graphcl.graphs.changing import Delta, EdgeDelta, NodeDelta, change_graph
 from graphcl.graphs.filling import filling_depth
 from graphcl.graphs.graph import Graph
@@ -81,29 +81,25 @@ class Live:
         if isinstance(scaling, ColumnScaling) and not scaling.plain:
             self._transform = scaling.transform(torch.device("cpu"))
 
-    def rows_of(self, nodes: Any, node_type: str | None = None) -> IntArray:
-        """Returns the rows of nodes of the graph: whole numbers are rows, texts are ids.
+    def rows_of(
+        self, nodes: Any = None, node_type: str | None = None, *, rows: Any = None
+    ) -> IntArray:
+        """Returns the rows of nodes of the graph by id; or `rows` themselves, checked.
 
         `node_type` says of which type they are; None is that of the new nodes.
 
         Raises:
-            GraphError: a number is out of range, or no node has an id.
+            GraphError: no node has an id, or a number is out of range.
         """
-        given = np.atleast_1d(np.asarray(nodes))
-        if given.ndim == 1 and not len(given):
-            return np.zeros(0, np.int64)
-        if given.dtype.kind in "biu" or given.ndim != 1:
-            found = chosen_nodes(self.graph.nodes[node_type or self.nodes.name], given)
-            assert isinstance(found, np.ndarray)
-            return found
-        if given.dtype.kind == "f":
-            raise GraphError(f"embed_new: nodes must be whole numbers or ids; got {given[0]}")
         own = self.graph.nodes[node_type or self.nodes.name]
         if own.name not in self._ids:
             listed: Any = own.num_nodes if own.node_ids is None else own.node_ids
             self._ids[own.name] = Ids(listed, kept=True)
         owner = self.graph.name if self._fitted.schema.is_plain else own.name
-        return self._ids[own.name].rows(given.tolist(), owner, NoSuchNodeError)
+        found = self._ids[own.name].chosen(nodes, rows, owner, NoSuchNodeError)
+        if not isinstance(found, np.ndarray):
+            raise GraphError(f"{owner}: neighbours are a list of ids; rows, of row numbers")
+        return found
 
     def neighbours_of(self, texts: Sequence[Any]) -> dict[tuple[Key, bool], list[Any]]:
         """Returns the other ends of a new node's edges, by relation and whether it is the target.
@@ -188,31 +184,39 @@ class Live:
         return embed_fitted(self._fitted, grown, new_rows, device=self._device)[own.name]
 
     def embed_new(
-        self, features: Any, neighbours: Any, *, edges: Any = None, weights: Any = None
+        self,
+        features: Any,
+        neighbours: Any = None,
+        *,
+        rows: Any = None,
+        edges: Any = None,
+        weights: Any = None,
     ) -> Rows:
         """Returns the embeddings of new nodes, as `GraphCL.embed_new` describes."""
-        single = np.ndim(features) == 1
-        lists = _lists(neighbours, single=single, what="neighbours")
+        if (neighbours is None) == (rows is None):
+            raise GraphError("embed_new: give neighbours, which are ids, or rows, their numbers")
+        single, plain = np.ndim(features) == 1, self._fitted.schema.is_plain
         given = None if weights is None else _lists(weights, single=single, what="weights")
-        embed = self._embed_plain if self._fitted.schema.is_plain else self._embed_typed
+        if rows is not None and not plain:
+            raise GraphError("embed_new: in a graph with types, neighbours are RELATION/ID")
+        lists = _lists(neighbours if rows is None else rows, single=single, what="neighbours")
+        if plain and rows is None:
+            lists = [self.rows_of(some) for some in lists]
+        elif plain:
+            lists = [self.rows_of(rows=some) for some in lists]
+        embed = self._embed_plain if plain else self._embed_typed
         z = embed(features, lists, edges, given)
         return z[0] if single else z
 
     def _embed_plain(
-        self, features: Any, lists: list[Any], edges: Any, given: list[Any] | None
+        self, features: Any, near: list[IntArray], edges: Any, given: list[Any] | None
     ) -> Rows:
-        """Returns the embeddings of new nodes of a plain graph."""
+        """Returns the embeddings of new nodes of a plain graph; `near` has their neighbours."""
         if not self._weighted and (given is not None or _have_weights(edges)):
             raise GraphError(
                 f"embed_new: edges of {self.graph.name} have no weights; leave them out"
             )
-        new = new_nodes(
-            self.graph,
-            features,
-            [self.rows_of(some) for some in lists],
-            edges=edges,
-            weights=given,
-        )
+        new = new_nodes(self.graph, features, near, edges=edges, weights=given)
         if self._layers:
             with torch.no_grad(), _one_thread():
                 z = self._embed(grown_part(self.graph, new, len(self._layers)), len(new))

@@ -1,10 +1,13 @@
 """`GraphCL`: the method behind scikit-learn's verbs."""
 
+import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Self, overload
+from types import MappingProxyType
+from typing import Any, ParamSpec, Self, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +15,8 @@ import torch
 
 from graphcl.devices import resolve_device
 from graphcl.encoders import EncoderFactory
-from graphcl.errors import GraphError, require
-from graphcl.estimator.choice import AUTO, BUDGET, Choice, choose_recipe
+from graphcl.errors import GraphError, ParameterError, option, require, suggestion
+from graphcl.estimator.choice import AUTO, Choice, choose_recipe
 from graphcl.estimator.components import Components
 from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.fitting import Task, fit
@@ -31,6 +34,7 @@ from graphcl.recipes.recipe import recipe_keys
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import write_types
 from graphcl.runs.versions import current_run
+from graphcl.settings import SEARCH_BUDGET
 from graphcl.training import Checkpoints, EpochMetrics
 from graphcl.training.checkpoints import Saved
 from graphcl.training.modes import Mode
@@ -39,45 +43,63 @@ from graphcl.views import Perturbation
 Rows = npt.NDArray[np.float32]
 Several = GraphCollection | list[Any] | tuple[Any, ...]
 
+P = ParamSpec("P")
+
+
+def _with_clear_keywords(init: Callable[P, None]) -> Callable[P, None]:
+    """Lets a keyword that the estimator has not be answered with what to write instead."""
+    known = [*inspect.signature(init).parameters][1:]
+
+    @functools.wraps(init)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> None:
+        for name, value in kwargs.items():
+            if name == "random_state":
+                raise ParameterError(f"GraphCL: it is called seed; write GraphCL(seed={value!r})")
+            if name not in known and name in recipe_keys():
+                text = f"GraphCL(Recipe({name}={value!r}))"
+                raise ParameterError(f"GraphCL: {name} is a key of the recipe; write {text}")
+            if name not in known:
+                near = suggestion(name, [*known, *recipe_keys()]) or f"; known: {', '.join(known)}"
+                raise ParameterError(f"GraphCL: unknown keyword {name!r}{near}")
+        init(*args, **kwargs)
+
+    return checked
+
 
 class GraphCL(SklearnTransformer):
     """Learns node embeddings of an attributed graph, or of several, without labels.
 
+    The keys of a recipe that people change most are keywords; None leaves the recipe's value. All
+    keys can be changed with a `Recipe`: ``GraphCL(Recipe("cora", fan_out=5), epochs=20)``.
+
     Args:
         recipe: a shipped recipe's name, a path to a `.toml`, or a `Recipe`; or ``auto``, which
             tries several and picks one without labels (`graphcl.research.auto_recipe`).
-        encoder: overrides the recipe's key of that name, as do all the keywords that follow;
-            None leaves the recipe's value. See `graphcl.recipes.Recipe` for their meaning. It may
-            be an object: a factory or class as `graphcl.encoders.EncoderFactory` describes, or a
-            module, a copy of which is trained from the weights it has.
-        layers: as above.
-        dim: as above.
-        normalisation: as above.
-        side_by_side: as above.
-        own_features: as above.
-        repeat_own: as above.
-        perturbation: as above; or an object as `graphcl.views.Perturbation` describes.
-        edge_drop: as above.
-        feature_drop: as above.
-        loss: as above; or an object as `graphcl.losses.Loss` describes.
-        temperature: as above.
-        epochs: as above; other epochs than the recipe's are all trained, whatever its `steps`.
-        steps: as above.
-        batch_nodes: as above.
-        learning_rate: as above.
-        weight_decay: as above.
-        feature_scaling: as above.
-        precision: as above.
-        mode: as above.
-        fan_out: as above.
-        sample_with_replacement: as above.
-        inductive: as above.
-        contrast: as above.
-        overrides: as above.
+        encoder: the GNN, by name: `mean` or `residual` (the paper's), `gcn`, `sage`, `gat` or
+            `gin`. Or an object: a factory or class as `graphcl.encoders.EncoderFactory` describes,
+            or a module, a copy of which is trained from the weights it has.
+        layers: L, the number of GNN layers.
+        dim: P', the width of the embedding.
+        perturbation: what draws the views: `drop`, the paper's; or an object as
+            `graphcl.views.Perturbation` describes.
+        edge_drop: probability that an edge is absent from a view.
+        feature_drop: probability that a feature is zero in a view.
+        loss: what training minimises: `nt-xent`, the paper's; or an object as
+            `graphcl.losses.Loss` describes.
+        temperature: τ of NT-Xent.
+        epochs: how often each node is visited; all are trained, whatever the recipe's `steps`.
+        batch_nodes: M, the nodes per step that the loss is taken over; 0 takes all.
+        learning_rate: Adam's.
+        feature_scaling: `none`; `row`: each node's features divided by their absolute sum; or
+            `auto`: by what the columns hold in the training rows.
+        mode: `full` encodes the whole graph at each step, `sampled` a sampled tree around each node
+            of a batch; `auto` chooses by the graph's size and the memory there is.
         budget: of ``auto``: how many trainings it may take, the last of them with the pick.
         seed: decides weights, batches and views; on a CPU it decides every bit of the result.
+            It is what scikit-learn calls `random_state`; `set_params` takes both names.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        verbose: show progress on stderr.
+        verbose: whether to show progress on stderr, and what was decided about the graph. None is a
+            progress bar alone, on terminals and in notebooks, unless scikit-learn calls.
         ignore_memory: start even where the estimate says that memory will not suffice.
 
     Attributes:
@@ -106,6 +128,11 @@ class GraphCL(SklearnTransformer):
     health_: Health
     choice_: Choice
 
+    # Further keys of the recipe, which the command line lays over it. There, the recipe stays a
+    # name: of `auto`, and of a `default` that may have been another when a training was begun.
+    settings: Mapping[str, Any] = MappingProxyType({})
+
+    @_with_clear_keywords
     def __init__(
         self,
         recipe: str | Path | Recipe = "default",
@@ -113,65 +140,53 @@ class GraphCL(SklearnTransformer):
         encoder: str | EncoderFactory | torch.nn.Module | None = None,
         layers: int | None = None,
         dim: int | None = None,
-        normalisation: str | None = None,
-        side_by_side: bool | None = None,
-        own_features: float | None = None,
-        repeat_own: bool | None = None,
         perturbation: str | Perturbation | None = None,
         edge_drop: float | None = None,
         feature_drop: float | None = None,
         loss: str | Loss | None = None,
         temperature: float | None = None,
         epochs: int | None = None,
-        steps: int | None = None,
         batch_nodes: int | None = None,
         learning_rate: float | None = None,
-        weight_decay: float | None = None,
         feature_scaling: str | None = None,
-        precision: str | None = None,
         mode: str | None = None,
-        fan_out: int | None = None,
-        sample_with_replacement: bool | None = None,
-        inductive: bool | None = None,
-        contrast: str | None = None,
-        overrides: str | None = None,
-        budget: int = BUDGET,
+        budget: int = SEARCH_BUDGET,
         seed: int = 0,
         device: str = "auto",
-        verbose: bool = False,
+        verbose: bool | None = None,
         ignore_memory: bool = False,
     ) -> None:
         self.recipe = recipe
         self.encoder = encoder
         self.layers = layers
         self.dim = dim
-        self.normalisation = normalisation
-        self.side_by_side = side_by_side
-        self.own_features = own_features
-        self.repeat_own = repeat_own
         self.perturbation = perturbation
         self.edge_drop = edge_drop
         self.feature_drop = feature_drop
         self.loss = loss
         self.temperature = temperature
         self.epochs = epochs
-        self.steps = steps
         self.batch_nodes = batch_nodes
         self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
         self.feature_scaling = feature_scaling
-        self.precision = precision
         self.mode = mode
-        self.fan_out = fan_out
-        self.sample_with_replacement = sample_with_replacement
-        self.inductive = inductive
-        self.contrast = contrast
-        self.overrides = overrides
         self.budget = budget
         self.seed = seed
         self.device = device
         self.verbose = verbose
         self.ignore_memory = ignore_memory
+
+    def set_params(self, **params: Any) -> Self:
+        """Sets parameters and returns the estimator, for scikit-learn; `random_state` is `seed`."""
+        if "random_state" in params:
+            params["seed"] = params.pop("random_state")
+        super().set_params(**params)
+        return self
+
+    def changed_keys(self) -> dict[str, Any]:
+        """Returns the keys of the recipe that keywords set, or `settings`."""
+        given = {key: self.settings.get(key, getattr(self, key, None)) for key in recipe_keys()}
+        return {key: value for key, value in given.items() if value is not None}
 
     def complete_recipe(self, begun: Mapping[str, Any] | None = None) -> Recipe:
         """Returns the recipe with this estimator's keywords laid over it.
@@ -185,9 +200,8 @@ class GraphCL(SklearnTransformer):
         return self._components(begun).recipe
 
     def _components(self, begun: Mapping[str, Any] | None = None) -> Components:
-        given = {key: getattr(self, key) for key in recipe_keys()}
-        own = {key: given.pop(key) for key in ("encoder", "perturbation", "loss")}
-        changed = {key: value for key, value in given.items() if value is not None}
+        changed = self.changed_keys()
+        own = {key: changed.pop(key, None) for key in ("encoder", "perturbation", "loss")}
         base = load_recipe("default" if self.recipe == AUTO else self.recipe)
         if begun is not None and self.recipe == "default":
             base = Recipe.from_mapping(begun, where="the training that was begun")
@@ -212,9 +226,10 @@ class GraphCL(SklearnTransformer):
         all train one encoder; see `graphcl.distributed`.
 
         Args:
-            graph: a `Graph`, or a `Data` or `HeteroData` of PyTorch Geometric; a list of plain
-                ones; a `GraphCollection`, whose training graphs alone are looked at; or a
-                `PartitionedGraph`, a store in as many parts as there are processes.
+            graph: a `Graph`, a `Data` or `HeteroData` of PyTorch Geometric, or a NetworkX graph
+                whose nodes have the attribute ``x``; a list of plain ones; a `GraphCollection`,
+                whose training graphs alone are looked at; or a `PartitionedGraph`, a store in as
+                many parts as there are processes.
             y: ignored; for scikit-learn.
             checkpoints: a folder to save the training in, by default every minute and at its end;
                 it is left there.
@@ -260,7 +275,7 @@ class GraphCL(SklearnTransformer):
         options: Any = {"device": device, "ignore_memory": self.ignore_memory}
         if isinstance(given, PartitionedGraph):
             named = self.recipe != AUTO
-            require(named, "train", "--recipe", "a named one over parts", self.recipe)
+            require(named, "train", option("recipe"), "a named one over parts", self.recipe)
             task = task_over_parts(components, given, seed=int(self.seed), **options)
             return task, checkpoints.latest(task.trained) if checkpoints and resume else None
         graphs = given.train if isinstance(given, GraphCollection) else (given,)
@@ -293,6 +308,7 @@ class GraphCL(SklearnTransformer):
         graph: Any,
         *,
         nodes: Any = ...,
+        rows: Any = ...,
         scratch: Path | None = ...,
         node_type: str | None = ...,
     ) -> Rows: ...
@@ -301,15 +317,17 @@ class GraphCL(SklearnTransformer):
         graph: Any,
         *,
         nodes: Any = None,
+        rows: Any = None,
         scratch: Path | None = None,
         node_type: str | None = None,
     ) -> Any:
-        """Returns embeddings of every node of `graph`, which may be unseen.
+        """Returns embeddings of every node of `graph`, which may be unseen, or of some.
 
         Args:
             graph: one graph, or several; or a typed graph, if the model was trained on one.
-            nodes: of one graph: a range of its nodes, ``slice(start, stop)``; an array or list of
-                row numbers, of ids as texts, or of booleans; None is all.
+            nodes: of one graph: an id or several. Without ids, they are row numbers.
+            rows: of one graph, instead of `nodes`: row numbers; a range, ``slice(start, stop)``; or
+                a mask of booleans.
             scratch: of one large graph: a folder for temporary files, where what is computed lies
                 if it would fill the memory; see `embed_graph`. The array returned may then be
                 mapped from there, and the space is freed when it is let go.
@@ -323,29 +341,29 @@ class GraphCL(SklearnTransformer):
         fitted = self._require_fitted("transform")
         given = as_graphs(graph)
         if isinstance(given, Graph):
-            return self._transform_one(fitted, given, nodes, scratch, node_type)
-        if nodes is not None or node_type is not None:
-            what = "a range of nodes" if node_type is None else "a type of nodes"
+            return self._transform_one(fitted, given, (nodes, rows), scratch, node_type)
+        if nodes is not None or rows is not None or node_type is not None:
+            what = "a choice of nodes" if node_type is None else "a type of nodes"
             raise GraphError(f"{given.name}: {what} is of one graph, not of several")
-        return [self._transform_one(fitted, one, None, None, None) for one in given.graphs]
+        return [self._transform_one(fitted, one) for one in given.graphs]
 
     def _transform_one(
         self,
         fitted: Fitted,
         graph: Graph,
-        nodes: Any,
-        scratch: Path | None,
-        node_type: str | None,
+        asked: tuple[Any, Any] = (None, None),
+        scratch: Path | None = None,
+        node_type: str | None = None,
     ) -> Any:
-        """Returns the embeddings of all types, or of one, or of some of its nodes."""
+        """Returns the embeddings of all types, or of one, or of some of its nodes: ids, or rows."""
         plain = fitted.schema.is_plain
-        if nodes is not None and node_type is None and not plain:
+        if (asked[0] is not None or asked[1] is not None) and node_type is None and not plain:
             raise GraphError(f"{graph.name}: of which type are these nodes? Give node_type")
         fitted.schema.check(graph)
         if node_type is not None:
             graph.type(node_type)
         chosen = {
-            name: chosen_nodes(graph if plain else graph.nodes[name], nodes)
+            name: chosen_nodes(graph if plain else graph.nodes[name], *asked)
             for name in (graph.nodes if node_type is None else [node_type])
         }
         z = embed_fitted(
@@ -354,10 +372,10 @@ class GraphCL(SklearnTransformer):
             chosen,
             device=resolve_device(self.device),
             scratch=scratch,
-            verbose=self.verbose,
+            verbose=bool(self.verbose),
         )
         tables = {
-            name: as_table(self, rows, graph.nodes[name], chosen[name]) for name, rows in z.items()
+            name: as_table(self, some, graph.nodes[name], chosen[name]) for name, some in z.items()
         }
         return tables if node_type is None and not plain else next(iter(tables.values()))
 
@@ -386,9 +404,10 @@ class GraphCL(SklearnTransformer):
     def embed_new(
         self,
         features: Any,
-        neighbours: Any,
+        neighbours: Any = None,
         *,
         graph: Any,
+        rows: Any = None,
         edges: Any = None,
         weights: Any = None,
         node_type: str | None = None,
@@ -402,11 +421,13 @@ class GraphCL(SklearnTransformer):
 
         Args:
             features: of one node ``[P]``, or of several ``[n, P]``.
-            neighbours: of one node: nodes of the graph, by row number or by id as text; it may be
-                empty. Of several nodes: such a list for each. In a graph with types, each neighbour
-                is ``RELATION/ID``, and ``<RELATION/ID`` an edge towards the new node, of a directed
-                relation within its type.
+            neighbours: of one node: ids of nodes of the graph; it may be empty. Of several nodes:
+                such a list for each. In a graph with types, each neighbour is ``RELATION/ID``, and
+                ``<RELATION/ID`` an edge towards the new node, of a directed relation within its
+                type.
             graph: the graph that they join.
+            rows: instead of `neighbours`, in the same form: their row numbers. Not in a graph with
+                types.
             edges: edges among the new nodes: pairs of places in `features`, and a weight as a third
                 number if there is one.
             weights: of the edges to `neighbours`, in their form; None is 1 everywhere.
@@ -419,7 +440,7 @@ class GraphCL(SklearnTransformer):
             GraphError: features, neighbours, edges or weights do not fit the graph.
         """
         live = self.live(graph, node_type=node_type)
-        return live.embed_new(features, neighbours, edges=edges, weights=weights)
+        return live.embed_new(features, neighbours, rows=rows, edges=edges, weights=weights)
 
     def save(self, path: str | Path, *, graph: Any = None, overwrite: bool = False) -> None:
         """Writes a run directory that `load` reads back; it appears whole or not at all.

@@ -16,7 +16,7 @@ from graphcl.devices import available_memory_bytes
 from graphcl.distributed import Share, apart, beside, current_share, gather_tables, max_over
 from graphcl.embedding import embed_graph
 from graphcl.encoders import LayeredEncoder
-from graphcl.errors import ParameterError, TrainingError, require
+from graphcl.errors import ParameterError, TrainingError, option, require
 from graphcl.estimator.components import Components
 from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.fitting import WHOLE, Task, drawn_ranges
@@ -28,7 +28,8 @@ from graphcl.graphs.schema import EDGES, Schema
 from graphcl.partitioned.boundary import Wire, open_own_part
 from graphcl.partitioned.features import PreparedPart, prepare_part, schema_of
 from graphcl.partitioned.inference import embed_part
-from graphcl.partitioned.topology import TOPOLOGIES, PartsTopology
+from graphcl.partitioned.topology import PartsTopology
+from graphcl.settings import TOPOLOGIES
 from graphcl.store.header import Store, read_store
 from graphcl.store.reader import Part
 from graphcl.training import SampledGraph
@@ -61,9 +62,10 @@ class PartitionedGraph:
     patience: timedelta | None = None
 
     def __post_init__(self) -> None:
-        require(self.cache_bytes >= 0, "train", "--cache", "0 or more", self.cache_bytes)
+        cache = self.cache_bytes
+        require(cache >= 0, "train", option("cache_bytes"), "0 or more", cache)
         known = f"one of {', '.join(TOPOLOGIES)}"
-        require(self.topology in TOPOLOGIES, "train", "--topology", known, self.topology)
+        require(self.topology in TOPOLOGIES, "train", option("topology"), known, self.topology)
 
     @cached_property
     def store(self) -> Store:
@@ -205,7 +207,7 @@ def _check_memory(
     if int(wanting) > 0:
         raise TrainingError(
             f"a process needs about {needed / 1e9:.1f} GB, and some have {int(wanting) / 1e9:.1f} "
-            "GB less; a smaller batch_nodes, dim, fan_out or --cache helps"
+            f"GB less; a smaller batch_nodes, dim, fan_out or {option('cache_bytes')} helps"
         )
 
 

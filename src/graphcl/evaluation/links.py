@@ -23,10 +23,11 @@ from graphcl.evaluation.nearest import unit_rows
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import Relation
 from graphcl.graphs.structural import follow_edges
+from graphcl.settings import LINKS_BY
 
 Array = npt.NDArray[Any]
 HITS = (1, 10, 50)
-STRUCTURAL = ("common_neighbours", "adamic_adar")  # scores by the edges alone
+STRUCTURAL = LINKS_BY[1:]  # scores by the edges alone
 _BLOCK = 1 << 16  # pairs that are scored at a time
 
 

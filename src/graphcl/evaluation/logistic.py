@@ -28,6 +28,7 @@ from graphcl.errors import GraphError, require
 from graphcl.evaluation.failure import majority_share
 from graphcl.files.records import Answer
 from graphcl.kernels.adam import Adam
+from graphcl.settings import PROBE_STEPS
 
 BATCH_STEPS = (
     100  # enough for every strength that validation chooses; the weakest are near their end
@@ -150,7 +151,6 @@ def _descend(
 
 
 STRENGTHS = (1e-3, 1e-4, 1e-5, 0.0)
-STEPS = 4000
 LEARNING_RATE = 0.05
 
 Splits = tuple[Any, Any, Any]
@@ -202,7 +202,7 @@ def multilabel_probe(
     y: Splits,
     *,
     strengths: Sequence[float] = STRENGTHS,
-    steps: int = STEPS,
+    steps: int = PROBE_STEPS,
     device: str | torch.device = "auto",
     split: str = "given",
     on_step: Callable[[int], None] = lambda _: None,
@@ -257,7 +257,7 @@ def multilabel_probe(
 
 
 def held_out_scores(
-    z: Any, y: Any, others: Any, *, steps: int = STEPS, device: str | torch.device = "auto"
+    z: Any, y: Any, others: Any, *, steps: int = PROBE_STEPS, device: str | torch.device = "auto"
 ) -> Any:
     """Returns the scores of `others` by the regressions of `multilabel_probe` on `z` and `y`.
 
@@ -278,7 +278,7 @@ def fit_multilabel(
     y: Tensor,
     *,
     strengths: Sequence[float],
-    steps: int = STEPS,
+    steps: int = PROBE_STEPS,
     on_step: Callable[[int], None] = lambda _: None,
 ) -> tuple[Tensor, Tensor]:
     r"""Minimises the mean loss of every label plus λ/2 ‖w‖², for every λ, starting from zero.

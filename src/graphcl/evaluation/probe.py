@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_limits
 
 from graphcl.errors import GraphError
 from graphcl.evaluation.failure import majority_share
-from graphcl.evaluation.logistic import STEPS, MultilabelResult, multilabel_probe
+from graphcl.evaluation.logistic import MultilabelResult, multilabel_probe
 from graphcl.files.records import Answer
 from graphcl.graphs.collection import GraphCollection, Labelled
 from graphcl.graphs.graph import Graph
@@ -19,6 +19,7 @@ from graphcl.graphs.interchange import to_numpy
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.validation import is_labelled, node_fields
 from graphcl.seeding import derive
+from graphcl.settings import PROBE_STEPS
 
 _BLOCK_ROWS = 1 << 18
 FEW_LABELS = 500  # of fewer, a random tenth is too few to learn from
@@ -162,7 +163,7 @@ def linear_probe(
     graph: Any,
     seed: int = 0,
     *,
-    steps: int = STEPS,
+    steps: int = PROBE_STEPS,
     device: str = "auto",
     on_step: Callable[[int], None] = lambda _: None,
 ) -> ProbeResult | MultilabelResult:

@@ -22,7 +22,6 @@ from torch import Tensor
 from graphcl.errors import GraphError
 from graphcl.evaluation.failure import majority_share
 from graphcl.evaluation.logistic import (
-    STEPS,
     MultilabelPredictionResult,
     fit_logistic_batch,
     held_out_scores,
@@ -44,6 +43,7 @@ from graphcl.evaluation.probe import (
 from graphcl.graphs.collection import GraphCollection, Labelled
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.validation import is_labelled
+from graphcl.settings import PROBE_STEPS
 
 DRAWN = 3
 SPLITS = 3  # that validation scores are averaged over
@@ -259,7 +259,7 @@ def validation_score(
     train: Any,
     *,
     splits: int = SPLITS,
-    steps: int = STEPS,
+    steps: int = PROBE_STEPS,
     device: str | torch.device = "cpu",
 ) -> float:
     """Returns the probe's best validation score, averaged over several splits.

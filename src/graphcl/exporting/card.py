@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from graphcl.errors import RunError, counted, require
+from graphcl.errors import RunError, counted, option, require
 from graphcl.estimator.fitted import Fitted
 from graphcl.files.atomic import check_new_folder, whole_folder
 from graphcl.graphs.scaling import ColumnScaling
@@ -37,7 +37,8 @@ def write_card(path: Path, run: Path, *, licence: str = "unknown") -> None:
         licence: of the model, as hubs abbreviate it: ``mit``, ``apache-2.0``, ``cc-by-4.0``.
     """
     plain = licence.replace("-", "").replace(".", "")
-    require(plain.isascii() and plain.isalnum(), "export", "--licence", "a short name", licence)
+    named = plain.isascii() and plain.isalnum()
+    require(named, "export", option("licence"), "a short name", licence)
     run = current_run(run)
     fitted, result = Fitted.read(run), read_result(run)
     with whole_folder(path) as folder:

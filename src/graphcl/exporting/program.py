@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from graphcl.encoders import Layer, LayeredEncoder, stated_layers
-from graphcl.errors import MissingExtraError, ParameterError, RunError
+from graphcl.errors import MissingExtraError, ParameterError, RunError, option
 from graphcl.estimator.fitted import Fitted
 from graphcl.files.atomic import whole_file
 from graphcl.graphs.filling import filling_order
@@ -320,7 +320,10 @@ def _onnx(program: torch.export.ExportedProgram, inputs: list[str], outputs: lis
         )
     model: bytes = found.model_proto.SerializeToString()
     if len(model) >= 1 << 31:
-        raise RunError("export: the weights exceed 2 GB, the limit of an ONNX file; use --to torch")
+        raise RunError(
+            "export: the weights exceed 2 GB, the limit of an ONNX file; use "
+            f"{option('to', 'torch')}"
+        )
     return model
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import MissingExtraError, RunError
+from graphcl.errors import MissingExtraError, RunError, option
 from graphcl.evaluation.nearest import empty_index, unit_rows
 from graphcl.files.atomic import check_new_file, check_new_folder, whole_file, whole_folder
 from graphcl.store.columns import Names
@@ -133,7 +133,7 @@ def check_vectors(path: Path, kind: str, *, overwrite: bool) -> None:
         RunError: something is there, or no such kind is known.
     """
     if kind not in SINKS:
-        raise RunError(f"embed: --to must be {', '.join(SINKS)}; got {kind!r}")
+        raise RunError(f"embed: {option('to')} must be {', '.join(SINKS)}; got {kind!r}")
     if SINKS[kind].folder:
         check_new_folder(path, "folder of vectors", ABOUT, RunError, overwrite=overwrite)
     else:

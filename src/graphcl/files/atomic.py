@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from graphcl.errors import InvalidInputError
+from graphcl.errors import InvalidInputError, option
 
 
 @contextmanager
@@ -120,7 +120,10 @@ def check_new_file(
     if path.is_dir():
         raise error(f"{path}: is a directory")
     if path.exists() and not overwrite:
-        raise error(f"{path}: already exists; pass --overwrite or choose another --out")
+        raise error(
+            f"{path}: already exists; pass {option('overwrite', True)} or choose another "
+            f"{option('out')}"
+        )
     if not path.absolute().parent.is_dir():
         raise error(f"{path}: the folder {path.absolute().parent} does not exist")
 
@@ -140,8 +143,8 @@ def check_new_folder(
             raise error(f"{path}: holds files that are not part of a {kind}; choose another place")
         if not overwrite:
             raise error(
-                f"{path}: already holds a {kind}; pass --overwrite (in Python: overwrite=True) "
-                "or choose another place"
+                f"{path}: already holds a {kind}; pass {option('overwrite', True)} or choose "
+                "another place"
             )
     elif path.exists() and not path.is_dir():
         raise error(f"{path}: is a file; a {kind} is a directory")

@@ -4,6 +4,7 @@ Also the graphs that inductive training derives from a dataset, and the dataset'
 """
 
 import hashlib
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -166,14 +167,17 @@ def as_graphs(graph: Any) -> Graph | GraphCollection:
 
 
 def as_graph(graph: Any) -> Graph:
-    """Returns a `Graph` from a `Graph` or an object like PyG's `Data` and `HeteroData`."""
+    """Returns a `Graph` from one, from PyG's `Data` or `HeteroData`, or from a NetworkX graph."""
     if isinstance(graph, Graph):
         return graph
     if hasattr(graph, "edge_index") or hasattr(graph, "node_types"):
         return Graph.from_pyg(graph)
+    networkx = sys.modules.get("networkx")  # whoever has such a graph has imported it
+    if networkx is not None and isinstance(graph, networkx.Graph):
+        return Graph.from_networkx(graph)
     raise GraphError(
-        f"expected a graphcl.Graph or a torch_geometric Data; got {type(graph).__name__}; "
-        "see Graph.from_edge_index, from_networkx and from_scipy"
+        "expected a graphcl.Graph, a torch_geometric Data or HeteroData, or a networkx graph; "
+        f"got {type(graph).__name__}; see Graph.from_edge_index and from_scipy"
     )
 
 

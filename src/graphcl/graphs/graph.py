@@ -226,16 +226,22 @@ class Graph(NoArray):
         return cls.from_edges(nodes, {(node_type, relation, node_type): edges}, name=name)
 
     @classmethod
-    def from_pyg(cls, data: Any, *, name: str = "graph") -> "Graph":
+    def from_pyg(cls, data: Any, x: Any = None, *, name: str = "graph") -> "Graph":
         """Builds a graph from a `torch_geometric.data.Data` or a `HeteroData`, on any device.
 
         Of a `HeteroData`, ``edge_weight`` and ``edge_attr`` of a relation are its weights and
         features. A relation that is another one read backwards, as `ToUndirected` adds it, is that
         one's reverse and is not kept twice. A warning names what is left out.
+
+        Args:
+            data: the graph.
+            x: of a `Data`, features instead of its own; ``structural`` computes them from edges.
+            name: in messages.
         """
         if hasattr(data, "node_types"):
             return cls._once(*interchange.arrays_from_hetero(data), name=name)
-        return cls.from_edge_index(name=name, **_with_features(interchange.arrays_from_pyg(data)))
+        found = _with_features(interchange.arrays_from_pyg(data, x))
+        return cls.from_edge_index(name=name, **found)
 
     @classmethod
     def _once(cls, *arrays: Any, name: str) -> "Graph":
@@ -286,18 +292,11 @@ class Graph(NoArray):
                 graph, features=features, labels=labels, weight=weight, **kinds
             )
             return cls._once(*found, name=name)
-        computed = x is None and features == "structural"
-        named = () if computed or x is not None else features
+        x = "structural" if x is None and features == "structural" else x
         arrays = interchange.arrays_from_networkx(
-            graph, features=named, labels=labels, weight=weight
+            graph, features=features if x is None else (), labels=labels, weight=weight
         )
-        arrays |= {} if x is None else {"x": x}
-        if computed:
-            from graphcl.graphs.structural import structural_features
-
-            given = arrays["edge_index"], arrays["num_nodes"]
-            arrays["x"] = structural_features(*structure(*given)[:2])
-        arrays |= {} if y is None else {"y": y}
+        arrays |= {key: one for key, one in (("x", x), ("y", y)) if one is not None}
         return cls.from_edge_index(name=name, **_with_features(arrays))
 
     @classmethod
@@ -306,7 +305,8 @@ class Graph(NoArray):
     ) -> Self:
         """Builds a graph from a square sparse matrix: every stored non-zero value is an edge.
 
-        Values are edge weights and must be positive; if all are 1, edges are unweighted.
+        Values are edge weights and must be positive; if all are 1, edges are unweighted. If `x` is
+        ``structural``, features are computed from the edges.
         """
         arrays = interchange.arrays_from_scipy(adjacency) | {"x": x, "y": y}
         return cls.from_edge_index(name=name, **_with_features(arrays), **masks)
@@ -588,8 +588,12 @@ class Graph(NoArray):
 
 def _with_features(arrays: dict[str, Any]) -> dict[str, Any]:
     if arrays.get("x") is None:
-        raise GraphError("the graph has no features; pass x, one row per node")
+        raise GraphError("the graph has no features: x is a row per node, or 'structural'")
     num_nodes = arrays.pop("num_nodes", None)
+    if isinstance(arrays["x"], str) and arrays["x"] == "structural":
+        from graphcl.graphs.structural import structural_features as computed
+
+        return arrays | {"x": computed(*structure(arrays["edge_index"], num_nodes)[:2])}
     rows = arrays["x"].shape[0] if hasattr(arrays["x"], "shape") else len(arrays["x"])
     if num_nodes is not None and rows != num_nodes:
         raise GraphError(f"x: {rows} rows for {num_nodes} nodes")

@@ -88,15 +88,28 @@ def arrays_from_scipy(adjacency: Any) -> Arrays:
     }
 
 
-def arrays_from_pyg(data: Any) -> Arrays:
-    """Returns the edges, features, labels and masks of a `torch_geometric.data.Data`."""
+def arrays_from_pyg(data: Any, x: Any = None) -> Arrays:
+    """Returns the edges, features, labels and masks of a `torch_geometric.data.Data`.
+
+    Raises:
+        GraphError: it has no edges, or no features, and `x` does not give them.
+    """
     if not hasattr(data, "edge_index") or not hasattr(data, "num_nodes"):
         raise GraphError(
             f"from_pyg: expected a torch_geometric Data or HeteroData; got {_kind(data)}"
         )
     if data.edge_index is None:
         raise GraphError("from_pyg: data.edge_index is None; a graph needs an edge list")
-    arrays: Arrays = {"edge_index": data.edge_index, "x": data.x, "y": data.y}
+    x = getattr(data, "x", None) if x is None else x
+    if x is None:
+        others = ", ".join(f"data.{name}" for name in _dropped(data))
+        raise GraphError(
+            f"from_pyg: the graph has no features: data.x is None{others and f' (it has {others})'}"
+            "; set data.x, or compute some from the edges: Graph.from_pyg(data, 'structural')"
+        )
+    arrays: Arrays = {"edge_index": data.edge_index, "x": x, "y": getattr(data, "y", None)}
+    if isinstance(x, str):
+        arrays["num_nodes"] = data.num_nodes
     arrays["edge_weight"] = getattr(data, "edge_weight", None)
     for name in ("train_mask", "val_mask", "test_mask"):
         arrays[name] = getattr(data, name, None)
@@ -107,15 +120,18 @@ def arrays_from_pyg(data: Any) -> Arrays:
 _TAKEN = {"edge_index", "x", "y", "edge_weight", "train_mask", "val_mask", "test_mask"}
 
 
-def _say_dropped(data: Any) -> None:
-    """Warns of what a `Data` holds and a graph has no place for, such as features of edges."""
+def _dropped(data: Any) -> list[str]:
+    """Returns what a `Data` holds and a graph has no place for, such as features of edges."""
     names = data.keys() if callable(getattr(data, "keys", None)) else ()
-    dropped = sorted(
+    return sorted(
         name
         for name in names
         if name not in _TAKEN | {"num_nodes"} and getattr(data, name, None) is not None
     )
-    if dropped:
+
+
+def _say_dropped(data: Any) -> None:
+    if dropped := _dropped(data):
         listed = ", ".join(dropped)
         warnings.warn(
             f"from_pyg: left out {listed}: a graph has no place for it; weights of edges are "

@@ -23,8 +23,6 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.kernels.triangles import core_numbers, triangles
-
 FEATURE_NAMES = (
     "log degree",
     "mean log degree of neighbours",
@@ -44,6 +42,8 @@ def structural_features(
 
     The CSR pattern is that of an undirected graph without self-loops, sorted in each row.
     """
+    from graphcl.kernels.triangles import core_numbers, triangles  # compiled loops
+
     size = len(indptr) - 1
     degree = np.diff(indptr).astype(np.float64)
     inverse_degree = np.divide(1, degree, out=np.zeros(size), where=degree > 0)

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from graphcl.distributed import Share, from_rank, max_over
-from graphcl.errors import StoreError
+from graphcl.errors import StoreError, counted, is_command, option
 from graphcl.graphs.relation import EDGE, NODE
 from graphcl.store.header import read_store
 from graphcl.store.reader import Part, PartNodes, open_part
@@ -166,9 +166,10 @@ def open_own_part(path: Path, share: Share) -> Part:
     try:
         count = len(read_store(path))
         if count != share.world:
+            start = f"pass {option('processes', count)}" if is_command() else "start as many"
             raise StoreError(
-                f"{path}: has {count} parts, one for each process; got {share.world} "
-                f"process{'' if share.world == 1 else 'es'}: pass --processes {count}"
+                f"{path}: has {count} parts, one for each process; got "
+                f"{counted(share.world, 'process', 'processes')}: {start}"
             )
         part = open_any_part(path, share.rank)
         part.check()

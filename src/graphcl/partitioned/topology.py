@@ -36,7 +36,6 @@ from graphcl.partitioned.features import FeatureRows, Needed, PreparedPart, requ
 from graphcl.store.reader import Part
 from graphcl.topology import Children, Drawn, Level, SampledDirection, Seeds, Traffic, Tree
 
-TOPOLOGIES = ("auto", "asked")
 CPU = torch.device("cpu")
 IntArray = npt.NDArray[np.int64]
 

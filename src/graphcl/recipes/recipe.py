@@ -3,7 +3,7 @@
 import hashlib
 import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields
 from importlib import resources
 from pathlib import Path
 from typing import Any, Self
@@ -14,11 +14,24 @@ from graphcl.registry import ENCODERS, LOSSES, PERTURBATIONS
 from graphcl.settings import ENCODER_OPTIONS, WITH_OPTIONS, check_setting
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False)
 class Recipe:
     """A complete configuration of GraphCL; section 4.3 of the paper.
 
-    A key with a default may be left out.
+    ``Recipe("cora", fan_out=5)`` is the shipped recipe of that name with one key changed, and
+    ``Recipe(fan_out=5)`` is `default` with it. What is printed can be pasted.
+
+    Another encoder than `mean` and `residual` turns off what it does not take (`normalisation`,
+    `side_by_side`, `own_features`, `repeat_own`), and other `epochs` are all trained, whatever
+    `steps` was; unless these keys are given, too.
+
+    Args:
+        base: a shipped recipe's name, a path to a `.toml`, or a recipe.
+        changes: keys with other values than the base has.
+
+    Raises:
+        RecipeError: there is no such recipe or key, or the file does not parse.
+        ParameterError: a value is of the wrong type or breaks its constraint.
 
     Attributes:
         encoder: the GNN: `mean` or `residual` (the paper's), `gcn`, `sage`, `gat` or `gin`; or one
@@ -81,9 +94,19 @@ class Recipe:
     contrast: str = "each"
     overrides: str = "none"
 
-    def __post_init__(self) -> None:
+    def __init__(self, base: "str | Path | Recipe" = "default", **changes: Any) -> None:
+        check_keys(changes, where="recipe")
+        if "epochs" in changes:
+            changes = {"steps": 0, **changes}
+        if "encoder" in changes and changes["encoder"] not in WITH_OPTIONS:
+            changes = {**ENCODER_OPTIONS, **changes}
+        self._fill({**asdict(load_recipe(base)), **changes})
+
+    def _fill(self, values: Mapping[str, Any]) -> None:
+        """Sets every key once and checks it; a key that is left out has the class's default."""
         for key, kind in Recipe.__annotations__.items():
-            value = typed(getattr(self, key), kind, owner="recipe", key=key)
+            value = values[key] if key in values else getattr(Recipe, key)
+            value = typed(value, kind, owner="recipe", key=key)
             object.__setattr__(self, key, value)  # NumPy's numbers become plain ones
         ENCODERS.check(self.encoder)
         PERTURBATIONS.check(self.perturbation)
@@ -98,6 +121,25 @@ class Recipe:
                 f"recipe: encoder {self.encoder!r} takes no {asked[0]}; only {known} do"
             )
 
+    def __repr__(self) -> str:
+        """Returns the nearest shipped recipe and what differs from it."""
+        names = ["default", *recipe_names()]  # of equally near ones, the first
+        found = {name: self._changes_from(load_recipe(name)) for name in names}
+        base = min(found, key=lambda name: len(found[name]))
+        given = [] if base == "default" else [repr(base)]
+        given += [f"{key}={value!r}" for key, value in found[base].items()]
+        return f"Recipe({', '.join(given)})"
+
+    def _changes_from(self, base: "Recipe") -> dict[str, Any]:
+        """Returns what to change in another recipe to get this one."""
+        own, other, implied = asdict(self), asdict(base), {"steps", *ENCODER_OPTIONS}
+        changes = {
+            key: value for key, value in own.items() if value != other[key] and key not in implied
+        }
+        # Other epochs and another encoder change further keys, mostly to what this recipe has.
+        found = asdict(base.replace(**changes))
+        return {key: own[key] for key in own if key in changes or own[key] != found[key]}
+
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], *, where: str) -> Self:
         """Builds a recipe from a complete mapping.
@@ -111,26 +153,19 @@ class Recipe:
         missing = [key for key in needed if key not in values]
         if missing:
             raise RecipeError(f"{where}: the key {missing[0]!r} is missing")
-        return cls(**values)
+        recipe = cls.__new__(cls)
+        recipe._fill(values)
+        return recipe
 
-    def with_values(self, **values: Any) -> Self:
-        """Returns a recipe with some keys changed.
-
-        Another encoder than the paper's turns off what it does not take, and other epochs are all
-        trained, whatever `steps` was; unless these keys are given, too.
-        """
-        check_keys(values, where="recipe")
-        if "epochs" in values:
-            values = {"steps": 0, **values}
-        if "encoder" in values and values["encoder"] not in WITH_OPTIONS:
-            values = {**ENCODER_OPTIONS, **values}
-        return replace(self, **values)
+    def replace(self, **changes: Any) -> Self:
+        """Returns this recipe with some keys changed, as ``Recipe(recipe, **changes)`` does."""
+        return type(self)(self, **changes)
 
     def with_texts(self, **values: Any) -> Self:
-        """Does as `with_values`, and reads texts, such as a command line's, as the key's type."""
+        """Does as `replace`, and reads texts, such as a command line's, as the key's type."""
         check_keys(values, where="recipe")
         kinds = Recipe.__annotations__
-        return self.with_values(
+        return self.replace(
             **{
                 key: typed(value, kinds[key], owner="recipe", key=key, texts=True)
                 for key, value in values.items()

@@ -17,7 +17,7 @@ import torch
 from scipy.sparse.csgraph import connected_components
 
 from graphcl.answers.inputs import shards_of_run
-from graphcl.errors import GraphCLError, GraphError, RunError, require
+from graphcl.errors import GraphCLError, GraphError, RunError, option, require
 from graphcl.estimator.fitted import Fitted
 from graphcl.evaluation import linear_probe
 from graphcl.evaluation.nearest import EXACT_ROWS, nearest
@@ -125,8 +125,8 @@ class Sharded:
             RunError: the shards are damaged, of another model or of other parts.
         """
         given = str(graph) if isinstance(graph, str | Path) else None
-        why = "the store in parts that --embeddings are of"
-        require(given is not None, "report", "--graph", why, graph)
+        why = f"the store in parts that {option('embeddings')} are of"
+        require(given is not None, "report", option("graph"), why, graph)
         self.z, self.nodes = shards_of_run(run, embeddings, given, "report")
         self._path = Path(str(given))
         self._parts = read_store(self._path)
@@ -399,7 +399,7 @@ def _fates(prepared: Preparation | None) -> tuple[tuple[str, str, int], ...]:
     if prepared is None:
         return ()
     columns = [(one.name, one.describe(), one.missing) for one in prepared.columns]
-    return (*columns, *((option, one.describe(), 0) for option, one in prepared.beside))
+    return (*columns, *((option(name), one.describe(), 0) for name, one in prepared.beside))
 
 
 def _homophily(blocks: Iterable[tuple[int, Array, Array]], y: Array | None) -> float | None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import MissingExtraError, require
+from graphcl.errors import MissingExtraError, option, require
 from graphcl.evaluation.nearest import unit_rows
 from graphcl.seeding import derive
 
@@ -120,5 +120,6 @@ def _import_umap() -> Any:
             warnings.simplefilter("ignore")  # it warns that TensorFlow is missing
             import umap.umap_ as umap
     except ImportError as error:
-        raise MissingExtraError("a UMAP map (--map pca needs none)", "report") from error
+        other = f"a UMAP map ({option('layout', 'pca')} needs none)"
+        raise MissingExtraError(other, "report") from error
     return umap

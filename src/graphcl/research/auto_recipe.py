@@ -44,7 +44,7 @@ from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import ColumnScaling
 from graphcl.graphs.tensors import prepare
 from graphcl.recipes import Recipe
-from graphcl.recipes.recipe import check_keys, recipe_keys
+from graphcl.recipes.recipe import check_keys
 from graphcl.research import rows
 from graphcl.research.evidence import MEASURES, VERSIONS, Embed, Evidence, measure, merits
 from graphcl.research.tuning import OTHER_SEARCH, RECIPE, TRIALS, Data, unlabelled
@@ -119,7 +119,7 @@ def candidates(
 
     def add(candidate: Candidate) -> bool:
         kept = {key: value for key, value in candidate.values.items() if key not in fixed}
-        recipe = base.with_values(**kept)
+        recipe = base.replace(**kept)
         new = same(recipe) not in seen
         if new and len(found) < count:
             seen.add(same(recipe))
@@ -227,7 +227,7 @@ def listed_candidates(
 
     def same(recipe: Recipe) -> Recipe:
         alike = plain and recipe.feature_scaling == "auto"
-        return recipe.with_values(feature_scaling=plain) if alike else recipe
+        return recipe.replace(feature_scaling=plain) if alike else recipe
 
     return candidates(base, count, fixed=fixed, seed=seed, same=same)
 
@@ -370,7 +370,7 @@ def choose_recipe(
         base,
         model.budget - 1,
         train,
-        fixed=[key for key in recipe_keys() if getattr(model, key) is not None],
+        fixed=model.changed_keys(),
         seed=model.seed,
         about=about_choice(model, base) | {"graph": fingerprint((graph,))},
         path=folder and folder / TRIALS,
@@ -426,7 +426,9 @@ def tune_unlabelled(
             graph,
             base,
             trials,
-            lambda recipe, _: fit_quietly(GraphCL(recipe, seed=seed, device=str(device)), graph),
+            lambda recipe, _: fit_quietly(
+                GraphCL(recipe, seed=seed, device=str(device), verbose=False), graph
+            ),
             fixed=fixed,
             seed=seed,
             about=about,

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from graphcl.datasets import CATALOGUE, FIGURES, figures, load_dataset
-from graphcl.errors import DatasetError, ParameterError, suggestion
-from graphcl.evaluation.logistic import STEPS
+from graphcl.errors import DatasetError, ParameterError, option, suggestion
 from graphcl.graphs.collection import GraphCollection
 from graphcl.research.output import csv_text, markdown_table, terminal_table
 from graphcl.research.rows import Job, Json, Progress, Row, Scoring, execute
@@ -18,6 +17,7 @@ from graphcl.research.systems.graphcl import settings_of
 from graphcl.research.systems.system import Data
 from graphcl.research.table2 import Cell, assemble, lines_of
 from graphcl.research.trials import find_system, scoring_of, settings_hash, train_method
+from graphcl.settings import PROBE_STEPS
 
 COLUMNS = ("method", "graph", "seed", "settings_hash")
 TABLE_1_COLUMNS = ("Dataset", "Task", "Figures", "Nodes", "Edges", "Features", "Classes", "Split")
@@ -84,7 +84,7 @@ def table_2(
     device: torch.device,
     workers: int = 1,
     settings: Mapping[str, Json] | None = None,
-    probe_steps: int = STEPS,
+    probe_steps: int = PROBE_STEPS,
     on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> list[Cell]:
     """Runs those parts of Table 2 that are not in the file `path` yet and returns the table.
@@ -163,7 +163,9 @@ def check_settings(
             taken |= set(changed)
     for key in settings:
         if key not in taken:
-            raise ParameterError(f"--set {key}: none of the systems to run has this setting")
+            raise ParameterError(
+                f"{option('settings', key)}: none of the systems to run has this setting"
+            )
 
 
 def _jobs(

@@ -7,18 +7,23 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 
-from graphcl.devices import peak_memory_bytes, reset_peak_memory
-from graphcl.errors import ParameterError, TrainingError, suggestion
+from graphcl.datasets import CATALOGUE
+from graphcl.devices import device_name, peak_memory_bytes, reset_peak_memory
+from graphcl.errors import GraphError, ParameterError, TrainingError, suggestion
 from graphcl.evaluation import linear_probe, score_predictions
-from graphcl.evaluation.logistic import STEPS
+from graphcl.evaluation.failure import majority_sign
 from graphcl.evaluation.splits import over_splits
+from graphcl.evaluation.unsupervised import effective_rank, mean_cosine
 from graphcl.graphs.collection import Labelled, labelled_nodes
 from graphcl.graphs.conversion import offsets
 from graphcl.graphs.graph import Graph
+from graphcl.opening import AnyGraph
 from graphcl.research.rows import Json, Row, Scoring, mean_and_deviation, number, text
 from graphcl.research.systems import SYSTEMS
 from graphcl.research.systems.graphcl import settings_of
@@ -32,6 +37,11 @@ from graphcl.research.systems.system import (
     is_unsupervised,
     silent,
 )
+from graphcl.runs import files as runs
+from graphcl.runs.nodes import describe_nodes, write_nodes
+from graphcl.runs.results import BaselineResult, GraphFacts
+from graphcl.settings import PROBE_STEPS
+from graphcl.version import versions
 
 SCORES = ("accuracy", "micro_f1", "macro_f1", "roc_auc", "val_accuracy", "val_micro_f1")
 BUDGET = ("split", "splits", "nodes", "majority", "steps", "strengths", "optimiser")
@@ -91,6 +101,90 @@ def find_system(name: str) -> System:
         known = ", ".join(SYSTEMS)
         raise ParameterError(f"unknown method {name!r}; known: {known}{suggestion(name, SYSTEMS)}")
     return SYSTEMS[name]
+
+
+def dataset_of(source: str) -> str:
+    """Returns the dataset that `source` names, or nothing: a file's name chooses no settings."""
+    return source.lower() if source.lower() in CATALOGUE else ""
+
+
+def train_baseline(
+    name: str,
+    graph: AnyGraph,
+    out: Path,
+    *,
+    origin: runs.Origin,
+    settings: Mapping[str, Any],
+    seed: int,
+    probe_steps: int,
+    device: torch.device,
+    overwrite: bool = False,
+    on_epoch: OnEpoch = silent,
+) -> BaselineResult:
+    """Trains a system once and writes its run `out`; returns its result.
+
+    Args:
+        name: the system; not GraphCL, whose run is `graphcl.training_run.train_run`'s.
+        graph: what to train on; one with types is flattened.
+        out: the run directory.
+        origin: what the run keeps of the graph.
+        settings: changes to the system's hyperparameters.
+        seed: of the training.
+        probe_steps: of the probe of several labels.
+        device: where to train.
+        overwrite: replace a run that is there.
+        on_epoch: called with the epochs that are done, and their number.
+
+    Raises:
+        RunError: the place is taken, or a file could not be written.
+        TrainingError: the training failed.
+    """
+    baseline, dataset = find_system(name), dataset_of(origin.graph)
+    if isinstance(graph, Graph) and not graph.is_plain:
+        graph = replace(graph.flatten(), name=graph.name)
+    runs.check_output(out, overwrite=overwrite)
+    print(f"{graph!r}; {baseline.title}; {device_name(device)}", file=sys.stderr)
+    if not baseline.weighted and isinstance(graph, Graph) and graph.edge_weight is not None:
+        print(f"note: {name} does not look at edge weights", file=sys.stderr)
+    trial = train_method(
+        name, graph, dataset, seed=seed, device=device, settings=settings, on_epoch=on_epoch
+    )
+    if trial.failed is not None:
+        raise TrainingError(trial.failed)
+    scores, why = None, None
+    try:
+        scored = score_method(trial, graph, probe_steps=probe_steps, device=device)
+        scores = dict(scored.scores)
+    except GraphError as error:  # labels are a gift, not a duty
+        why = str(error)
+    sign, z = majority_sign(scores, trial.settings, name), trial.embeddings
+    measured = z is not None and len(z) > 1 and bool(np.isfinite(z).all())
+    result = BaselineResult(
+        graph=GraphFacts.of(graph, origin.graph),
+        method=name,
+        settings=trial.settings,
+        scores=scores,
+        scores_skipped=why,
+        seed=seed,
+        train_seconds=trial.train_seconds or 0.0,
+        peak_memory_bytes=trial.peak_memory_bytes or 0,
+        device=device_name(device),
+        versions=versions(),
+        note="" if isinstance(graph, Graph) else graph.note,
+        effective_rank=effective_rank(z, seed=seed) if measured else None,
+        mean_cosine=mean_cosine(z, seed=seed) if measured else None,
+        warnings=[sign.to_json()] if sign else [],
+    )
+    config = runs.RunConfig({}, name, trial.settings, seed=trial.seed, origin=origin)
+    with runs.new_run(out, overwrite=overwrite) as folder:
+        runs.write_config(folder, config)
+        saved = {runs.EMBEDDINGS: trial.embeddings, runs.PREDICTIONS: trial.predictions}
+        for file, array in saved.items():
+            if array is not None:
+                np.save(folder / file, array)
+        write_nodes(folder, describe_nodes(graph))
+        result.write(folder)
+    return result
 
 
 def train_method(
@@ -154,7 +248,7 @@ def score_method(
     trial: Trial,
     data: Labelled,
     *,
-    probe_steps: int = STEPS,
+    probe_steps: int = PROBE_STEPS,
     device: torch.device | str = "auto",
     on_probe_step: Callable[[int], None] = lambda _: None,
 ) -> Trial:
@@ -174,7 +268,7 @@ def score_method(
 
 
 def scoring_of(
-    row: Row, trial: Trial, data: Data, *, device: torch.device, probe_steps: int = STEPS
+    row: Row, trial: Trial, data: Data, *, device: torch.device, probe_steps: int = PROBE_STEPS
 ) -> Scoring:
     """Returns `row`, which has the columns of `trial`, with the function that scores it.
 
@@ -207,7 +301,7 @@ def repeat_method(
     seeds: Sequence[int],
     device: torch.device,
     settings: Mapping[str, Json] | None = None,
-    probe_steps: int = STEPS,
+    probe_steps: int = PROBE_STEPS,
     on_probe_step: Callable[[int], None] = lambda _: None,
     verbose: bool = False,
 ) -> list[Row]:

@@ -17,7 +17,6 @@ import torch
 
 from graphcl.errors import MissingExtraError, RunError, TrainingError
 from graphcl.estimator import GraphCL
-from graphcl.evaluation.logistic import STEPS
 from graphcl.evaluation.splits import METRICS, metric_of, nodes_to_choose_by, validation_score
 from graphcl.files.atomic import write_whole
 from graphcl.graphs.collection import GraphCollection, labelled_nodes
@@ -26,6 +25,7 @@ from graphcl.recipes import Recipe
 from graphcl.research import rows
 from graphcl.research.rows import Row
 from graphcl.seeding import derive
+from graphcl.settings import PROBE_STEPS
 from graphcl.training import EpochMetrics
 
 Array = npt.NDArray[Any]
@@ -68,7 +68,9 @@ class ValidationScore:
         return f"validation {METRICS[metric_of(self.y)]}"
 
     @classmethod
-    def of(cls, data: Data, *, device: torch.device | str, steps: int = STEPS) -> "ValidationScore":
+    def of(
+        cls, data: Data, *, device: torch.device | str, steps: int = PROBE_STEPS
+    ) -> "ValidationScore":
         """Takes the labels of training and validation nodes out of the data."""
         judged = labelled_nodes(data)
         nodes, y, train = nodes_to_choose_by(judged)
@@ -190,7 +192,7 @@ def best_row(found: Sequence[SearchTrial]) -> SearchTrial | None:
 
 def recipe_of(search: Search, row: SearchTrial) -> Recipe:
     """Returns the complete recipe of a trial."""
-    return search.base.with_values(**row["params"], epochs=row["epochs"])
+    return search.base.replace(**row["params"], epochs=row["epochs"])
 
 
 def _trial(optuna: Any, study: Any, search: Search, number: int) -> SearchTrial:
@@ -223,8 +225,8 @@ def _trial(optuna: Any, study: Any, search: Search, number: int) -> SearchTrial:
 
 def _score(optuna: Any, trial: Any, search: Search, scores: dict[int, float]) -> None:
     """Trains once and scores at every mark; raises `TrialPruned` if the trial is stopped early."""
-    recipe = search.base.with_values(**trial.params, epochs=max(search.marks))
-    model = GraphCL(recipe, seed=search.seed, device=str(search.device))
+    recipe = search.base.replace(**trial.params, epochs=max(search.marks))
+    model = GraphCL(recipe, seed=search.seed, device=str(search.device), verbose=False)
     data = search.objective.data
 
     def score(metrics: EpochMetrics) -> None:

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphcl.errors import RunError
+from graphcl.errors import RunError, is_command, option
 from graphcl.files.arrays import check_tensors, map_npy, read_tensors
 from graphcl.files.atomic import check_new_folder, whole_folder, write_whole
 from graphcl.files.patched import has_table, map_table
@@ -278,9 +278,12 @@ def read_embeddings(run: Path) -> Any:
         return map_table(run, Path(EMBEDDINGS).stem, RunError)
     except FileNotFoundError:
         root, target = (shlex.quote(str(one)) for one in (run, run / EMBEDDINGS))
+        make = f"graphcl embed {root} --out {target}"
+        if not is_command():
+            make = f"graphcl.GraphCL.load({str(run)!r}).transform(graph)"
         raise RunError(
-            f"{run}: has no {EMBEDDINGS}; shards of parts are passed on by --embeddings; else make "
-            f"them: graphcl embed {root} --out {target}"
+            f"{run}: has no {EMBEDDINGS}; shards of parts are passed on by {option('embeddings')}; "
+            f"else make them: {make}"
         ) from None
 
 

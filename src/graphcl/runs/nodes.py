@@ -159,7 +159,7 @@ def _relation_folder(run: Path, place: int, name: str) -> Path:
     return run / RELATIONS / _folder(place, name)
 
 
-def trained_tables(run: Path, config: runs.RunConfig) -> "TableOptions | None":
+def trained_tables(run: Path) -> "TableOptions | None":
     """Returns how the tables of a run were read, and what became of their columns.
 
     None if it was trained on no tables, and on no store that was built from some.
@@ -170,6 +170,7 @@ def trained_tables(run: Path, config: runs.RunConfig) -> "TableOptions | None":
     from graphcl.tabular.options import TableOptions
     from graphcl.tabular.preparation import read_preparation
 
+    config = runs.read_config(run, baselines=True)
     own, types = read_preparation(run), run_types(run)
     prepared: dict[str, Any] = {}
     if types:

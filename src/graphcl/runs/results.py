@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from graphcl.errors import RunError
+from graphcl.errors import RunError, option
 from graphcl.files.atomic import write_whole
 from graphcl.runs.files import RESULT, read_object, write_object
 
@@ -141,13 +141,14 @@ def read_training_result(run: Path) -> TrainingResult:
         RunError: something is missing in it.
     """
     values = read_result(run)
+    damaged = RunError(f"{run / RESULT}: damaged; train again with {option('overwrite', True)}")
     try:
         facts = GraphFacts(**values.pop("graph"))
         result = TrainingResult(graph=facts, **values)
     except (TypeError, KeyError):
-        raise RunError(f"{run / RESULT}: damaged; train again with --overwrite") from None
+        raise damaged from None
     if result.status != "complete":
-        raise RunError(f"{run / RESULT}: damaged; train again with --overwrite")
+        raise damaged
     return result
 
 

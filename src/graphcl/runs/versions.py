@@ -20,12 +20,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import RunError, counted
+from graphcl.errors import RunError, counted, is_command
 from graphcl.files.atomic import remove_folder, whole_folder, write_whole
 from graphcl.files.text import read_text
 from graphcl.runs import files as runs
 
 VERSIONS, CURRENT, LOCK = "versions", "current", ".lock"
+KEEP = 10  # versions beside the training
 GRAPH = "graph"  # the store in a version
 ABOUT = "version.json"  # when it was made, from what, and by which change
 
@@ -77,7 +78,9 @@ def current_number(run: Path) -> int:
         wrong = f"names version {text}, which is not there"
     else:
         return int(text)
-    newest = f"graphcl update {shlex.quote(str(run))} --rollback {numbers(run)[-1]}"
+    last = numbers(run)[-1]
+    newest = f"graphcl update {shlex.quote(str(run))} --rollback {last}"
+    newest = newest if is_command() else f"graphcl.rollback({str(run)!r}, {last})"
     raise RunError(f"{path}: {wrong}; use the newest that is: {newest}")
 
 

@@ -88,8 +88,8 @@ class ServedRun:
                     back = reverse_order(one.indptr, one.indices, own.num_nodes)
                     self._within.append(back[:2])
         # The first new node compiles loops; no request should wait for that.
-        none: Any = [] if self.node_type else np.arange(min(1, own.num_nodes))
-        self.live.embed_new(np.zeros(own.num_features, np.float32), none)
+        near = {"neighbours": []} if self.node_type else {"rows": [*range(min(1, own.num_nodes))]}
+        self.live.embed_new(np.zeros(own.num_features, np.float32), **near)
         self._learned: Array = np.zeros(0, np.int64)  # the rows that the probe learns from
         self._fit: Future[CalibratedProbe] | None = None
         self._fit_until = 0.0
@@ -188,12 +188,9 @@ class ServedRun:
 
     def embed_new(self, new: New) -> Array:
         """Returns the exact embeddings of new nodes."""
-        near: Any = new.neighbours
-        if self.node_type is None:
-            near = [self.rows(some) for some in new.neighbours]
         try:
             return self.live.embed_new(
-                new.features, near, edges=new.edges or None, weights=new.weights
+                new.features, new.neighbours, edges=new.edges or None, weights=new.weights
             )
         except NoSuchNodeError as error:
             raise UnknownError(str(error)) from None

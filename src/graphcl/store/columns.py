@@ -223,7 +223,8 @@ class Ids:
         Raises:
             error: no node has the id; the message suggests a similar one.
         """
-        asked = [_plain(one) for one in wanted]
+        numbers = isinstance(wanted, np.ndarray) and wanted.dtype.kind in "iu"
+        asked: Any = wanted if numbers else [_plain(one) for one in wanted]
         found = self.find(asked)
         if (found < 0).any():
             first = str(asked[int(np.argmax(found < 0))])
@@ -231,6 +232,45 @@ class Ids:
             hint = suggestion(first, texts) or (f"; ids look like {texts[0]!r}" if texts else "")
             raise error(f"{owner}: no node has the id {first!r}{hint}")
         return found
+
+    def chosen(
+        self, nodes: Any, rows: Any, owner: str, error: type[Exception]
+    ) -> IntArray | slice | None:
+        """Returns the rows that a caller means; None if both arguments are.
+
+        Args:
+            nodes: an id or several.
+            rows: instead: a row number or several, a mask of booleans, or a range, which is
+                returned as it is.
+            owner: who asks, for messages.
+            error: what is raised.
+
+        Raises:
+            error: no node has the id or the number, or the form is another.
+        """
+        if nodes is not None and rows is not None:
+            raise error(f"{owner}: nodes are ids and rows are row numbers; give one of them")
+        if nodes is not None:
+            if isinstance(nodes, slice) or np.asarray(nodes).dtype.kind == "b":
+                raise error(f"{owner}: nodes are ids; give a mask or a range as rows=")
+            single = isinstance(nodes, str) or np.ndim(nodes) == 0
+            return self.rows([nodes] if single else nodes, owner, error)
+        if rows is None or isinstance(rows, slice):
+            return rows
+        given = np.atleast_1d(np.asarray(rows))
+        if not given.size:
+            return np.zeros(0, np.int64)
+        if given.ndim != 1 or given.dtype.kind not in "biu":
+            what = f"{given.dtype} {given.shape}"
+            raise error(f"{owner}: rows must be row numbers, a mask or a range; got {what}")
+        if given.dtype.kind == "b":
+            if len(given) != self.size:
+                raise error(f"{owner}: a mask of {len(given)} for {self.size} nodes")
+            return np.flatnonzero(given)
+        wrong = given[(given < 0) | (given >= self.size)]
+        if len(wrong):
+            raise error(f"{owner}: no row {wrong[0]} among {self.size} nodes")
+        return given.astype(np.int64)
 
     @cached_property
     def _order(self) -> tuple[IntArray, Any]:

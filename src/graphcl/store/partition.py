@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from graphcl.errors import StoreError, require
+from graphcl.errors import StoreError, option, require
 from graphcl.store.columns import Names, ScaledFeatures
 from graphcl.store.header import MASKS, MOST_PARTS, ORDERS, Key, Store, read_store
 from graphcl.store.moving import (
@@ -102,8 +102,8 @@ def check_division(store: Store, parts: int, order: str) -> None:
     Raises:
         StoreError: there are more parts than nodes, or it is divided.
     """
-    require(1 <= parts <= MOST_PARTS, "build", "--parts", f"in [1, {MOST_PARTS}]", parts)
-    require(order in ORDERS, "build", "--order", f"one of {', '.join(ORDERS)}", order)
+    require(1 <= parts <= MOST_PARTS, "build", option("parts"), f"in [1, {MOST_PARTS}]", parts)
+    require(order in ORDERS, "build", option("order"), f"one of {', '.join(ORDERS)}", order)
     if len(store) > 1:
         raise StoreError(
             f"{store.path}: is in parts already; divide the store that they were made from"

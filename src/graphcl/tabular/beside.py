@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import GraphError, counted
+from graphcl.errors import GraphError, counted, option
 from graphcl.files.arrays import map_npy, read_npy
 from graphcl.tabular import cells, columns
 from graphcl.tabular.columns import IdColumn, identity
@@ -55,15 +55,17 @@ def tag_columns(source: Source, given: tuple[str, ...], id_column: str | None) -
         id_column: the node table's column of ids, which may have the same name here.
     """
     if given:
-        found = columns.find_all(source, given, "--tag-columns")
+        found = columns.find_all(source, given, "tag_columns")
         if len(set(found)) < len(found):
-            raise GraphError(f"{source.name}: --tag-columns: {found[0]!r} cannot be two columns")
+            raise GraphError(
+                f"{source.name}: {option('tag_columns')}: {found[0]!r} cannot be two columns"
+            )
         value = found[2] if len(found) > 2 else None
         return TagColumns(found[0], found[1], value, "given")
     if len(source.columns) < 2:
         raise GraphError(
-            f"{source.name}: --tags: has one column; a tag needs an id and a name; check that the "
-            "delimiter is a comma, tab, semicolon or bar"
+            f"{source.name}: {option('tags')}: has one column; a tag needs an id and a name; check "
+            "that the delimiter is a comma, tab, semicolon or bar"
         )
     # The node table's own word for ids comes first; `name` is a name here rather than an id.
     identity = columns.named(source, [id_column.strip().lower()]) if id_column else None
@@ -124,7 +126,7 @@ class TagTable:
         )
         (self.rows,) = duck.row("SELECT count(*) FROM tag_rows")
         if not self.rows:
-            raise GraphError(f"{source.name}: --tags: has no rows")
+            raise GraphError(f"{source.name}: {option('tags')}: has no rows")
         self.ids = IdColumn(source, found.id, "tag_rows", "key")
         self.ids.check_present(duck)
         values = "" if found.value is None else f", values in {found.value!r}"
@@ -201,7 +203,7 @@ class TagTable:
             return
         (known,) = self._duck.row("SELECT min_by(key, number)::VARCHAR FROM nodes")
         such = f"column {self._found.id!r} must hold ids of nodes, such as {known!r}"
-        self._wrong(f"--tags: {said}; {such}")
+        self._wrong(f"{option('tags')}: {said}; {such}")
 
     def _fit(self, training: npt.NDArray[np.bool_] | None) -> None:
         """Takes the names from the training rows."""
@@ -214,7 +216,7 @@ class TagTable:
         count, low, high = self._duck.row(
             f"SELECT count(DISTINCT name), min(w), max(w) FROM {rows}"
         )
-        start = f"--tags: column {self._found.name!r} has"
+        start = f"{option('tags')}: column {self._found.name!r} has"
         if not count:
             self._wrong(f"{start} no names of nodes in training")
             return
@@ -271,7 +273,8 @@ class TagTable:
         )
         if unfit:
             self._wrong(
-                "--tags: values of a node and a name add up to more than a float32 feature holds"
+                f"{option('tags')}: values of a node and a name add up to more than a float32 "
+                "feature holds"
             )
         if repeated:
             how = "counted" if self._found.value is None else "values added"
@@ -306,7 +309,9 @@ def open_vectors(given: Any) -> tuple[str, npt.NDArray[Any]]:
     if isinstance(given, str | Path):
         path, name = Path(given), Path(given).stem
         if path.suffix.lower() != ".npy":
-            raise GraphError(f"{path}: --vectors takes an .npy file: numpy.save('vectors.npy', x)")
+            raise GraphError(
+                f"{path}: {option('vectors')} takes an .npy file: numpy.save('vectors.npy', x)"
+            )
         try:
             table = map_npy(path, GraphError, fortran_too=True)
         except FileNotFoundError:
@@ -315,7 +320,7 @@ def open_vectors(given: Any) -> tuple[str, npt.NDArray[Any]]:
         path, name, table = Path("vectors"), "vectors", np.asarray(given)
     if table.ndim != 2 or table.dtype.kind not in "biuf" or not table.size:
         raise GraphError(
-            f"{path}: --vectors: expected numbers [nodes, width]; got {table.dtype} "
+            f"{path}: {option('vectors')}: expected numbers [nodes, width]; got {table.dtype} "
             f"{str(table.shape)[:60]}"
         )
     return name, table
@@ -337,7 +342,9 @@ def load_ids(duck: Duck, given: Any, rows: int, source: Source | None) -> IdColu
         ids = read_npy(Path(given), GraphError) if path else np.asarray(given)
         name = str(given) if path else "vector_ids"
         if ids.ndim != 1 or ids.dtype.kind not in "iuUO":
-            raise GraphError(f"{name}: --vector-ids: expected integers or strings, one for each")
+            raise GraphError(
+                f"{name}: {option('vector_ids')}: expected integers or strings, one for each"
+            )
         ids = ids if ids.dtype.kind in "iu" else np.array([str(one) for one in ids])
         duck.load("vector_rows", pyarrow.table({"id": pyarrow.array(ids.tolist())}))
         source = Source(name, "vector_rows", duck.columns("vector_rows"))
@@ -352,7 +359,8 @@ def load_ids(duck: Duck, given: Any, rows: int, source: Source | None) -> IdColu
     (found,) = duck.row("SELECT count(*) FROM vector_rows")
     if found != rows:
         raise GraphError(
-            f"{source.name}: --vector-ids: {counted(found, 'id')} for {counted(rows, 'vector')}"
+            f"{source.name}: {option('vector_ids')}: {counted(found, 'id')} for "
+            f"{counted(rows, 'vector')}"
         )
     column.check_present(duck)
     return column
@@ -421,8 +429,8 @@ class VectorFeatures:
         if known is not None and known.width != self.width:
             self.problems.append(
                 Problem(
-                    f"{self.path}: --vectors: vectors of {self.width:,} numbers; in training they "
-                    f"had {known.width:,}"
+                    f"{self.path}: {option('vectors')}: vectors of {self.width:,} numbers; in "
+                    f"training they had {known.width:,}"
                 )
             )
             return
@@ -435,8 +443,8 @@ class VectorFeatures:
                 value = self.table[row, place]
                 self.problems.append(
                     Problem(
-                        f"{self.path}: --vectors: {value} in row {row}, number {place} (from 0); "
-                        "a feature is a finite float32"
+                        f"{self.path}: {option('vectors')}: {value} in row {row}, number {place} "
+                        "(from 0); a feature is a finite float32"
                     )
                 )
                 return
@@ -480,16 +488,16 @@ def place_vectors(
         if order is None:
             found.problems.append(
                 Problem(
-                    f"{path}: --vectors: without a node table nobody knows whose rows these are; "
-                    "pass their ids with --vector-ids FILE"
+                    f"{path}: {option('vectors')}: without a node table nobody knows whose rows "
+                    f"these are; pass their ids with {option('vector_ids', 'FILE')}"
                 )
             )
         elif rows != len(table):
             found.problems.append(
                 Problem(
-                    f"{path}: --vectors: {len(table):,} rows for {counted(rows, 'row')} of "
-                    f"{order.name}; there must be one for each, in the same order, or ids of the "
-                    "rows with --vector-ids FILE"
+                    f"{path}: {option('vectors')}: {len(table):,} rows for {counted(rows, 'row')} "
+                    f"of {order.name}; there must be one for each, in the same order, or ids of "
+                    f"the rows with {option('vector_ids', 'FILE')}"
                 )
             )
         return found
@@ -500,7 +508,7 @@ def place_vectors(
     if twice:
         value, first, last = twice[0]
         same = f"rows {first} and {last} have the same id {value!r}"
-        found.problems.append(Problem(f"{ids.source.name}: --vector-ids: {same}"))
+        found.problems.append(Problem(f"{ids.source.name}: {option('vector_ids')}: {same}"))
         return found
     query = (
         f"SELECT coalesce(number, -1) FROM (SELECT rowid AS place, CAST(id AS {kind}) AS key "
@@ -518,6 +526,6 @@ def place_vectors(
         said.append(f"{counted(without, 'node has', 'nodes have')} none: zeros")
     if unknown == len(table) or (strict and said):
         reason = said[0].split(":")[0] if unknown < len(table) else "none of the ids is a node's"
-        found.problems.append(Problem(f"{ids.source.name}: --vector-ids: {reason}"))
+        found.problems.append(Problem(f"{ids.source.name}: {option('vector_ids')}: {reason}"))
     found.notes += [f"vectors: {one}" for one in said]
     return found

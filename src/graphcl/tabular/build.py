@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import GraphError, StoreError, counted
+from graphcl.errors import GraphError, StoreError, counted, option
 from graphcl.graphs.collection import fingerprint
 from graphcl.graphs.conversion import describe_reverse, find_reverse
 from graphcl.graphs.graph import Graph
@@ -21,7 +21,6 @@ from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import EDGE, NODE, Key, Relation
 from graphcl.graphs.structural import FEATURE_NAMES, structural_features
 from graphcl.store.header import Source, edges_name, nodes_name, read_store
-from graphcl.store.moving import number_edges
 from graphcl.store.reader import EDGE_DTYPES
 from graphcl.store.writer import ArrayWriter, StoreWriter, write_nodes
 from graphcl.tabular.edges import EdgeList, FoundRelation
@@ -220,8 +219,8 @@ def _further(tables: Tables) -> int:
         none = nodes.options.nodes is None
         what = "no node table" if none else "no column that can be a feature"
         raise GraphError(
-            f"the graph has no features ({what}): pass --nodes with numeric columns, or "
-            "--features structural to compute features from the edges alone"
+            f"the graph has no features ({what}): pass {option('nodes')} with numeric columns, or "
+            f"{option('features', 'structural')} to compute features from the edges alone"
         )
     return further
 
@@ -314,6 +313,8 @@ def _fill_relation(
         adjust=adjust,
     )
     if undirected and typed:
+        from graphcl.store.moving import number_edges  # loops, which are compiled
+
         indices = into.read("indices")
         number_edges(indptr, indices, into.array("edge_ids", indices.shape, np.int64))
     arrays = {name: into.read(name) for name in EDGE_DTYPES if into.shape(name)}

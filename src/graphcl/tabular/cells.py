@@ -11,9 +11,10 @@ one way alone. It is kept in the preparation, so tables that a model reads later
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from graphcl.errors import option
 from graphcl.tabular.duck import Duck, literal, quoted
 from graphcl.tabular.preparation import Column
-from graphcl.tabular.report import Problem, shell, short
+from graphcl.tabular.report import Problem, short
 from graphcl.tabular.sources import Source
 
 MARKS = (",", ".")  # that may stand before decimals; the other one then parts thousands
@@ -180,13 +181,13 @@ def find_decimals(
         if len(fitting) == 1:
             return Problem(
                 f"{start} holds numbers with the decimal mark {fitting[0]!r}: read them with "
-                f"--decimal {fitting[0]}",
-                ("--decimal", fitting[0]),
+                f"{option('decimal', fitting[0])}",
+                ("decimal", fitting[0]),
             )
         cell = _first(duck, source, name, f"contains({quoted(name)}::VARCHAR, ',')")[1]
         return Problem(
             f"{start}: {short(cell)} has a comma before three digits, as all its values: a decimal "
-            "comma, or thousands? Say it: --decimal , or --decimal ."
+            f"comma, or thousands? Say it: {option('decimal', ',')} or {option('decimal', '.')}"
         )
 
     found = _find(duck, source, names, tests, doubt, strict=strict and not said)
@@ -207,12 +208,12 @@ def find_dates(
 
     def doubt(name: str, fitting: Sequence[str]) -> Problem:
         start = f"{source.name}: column {name!r}"
-        options = " or ".join(f"--date-format {one}" for one in fitting)
+        options = " or ".join(option("date_format", one) for one in fitting)
         if len(fitting) == 1:
             return Problem(
                 f"{start} holds dates: read them with {options}, or leave the column out with "
-                f"--ignore {shell(name)}",
-                ("--date-format", fitting[0]),
+                f"{option('ignore', name)}",
+                ("date_format", fitting[0]),
             )
         cell = _first(duck, source, name, "true")[1]
         return Problem(
@@ -310,9 +311,10 @@ def _other_mark(duck: Duck, source: Source, name: str, said: str) -> Problem | N
     row, value = _first(duck, source, name, f"NOT {fits} AND isfinite({number})")
     if not value:
         return None
-    how = "correct it" if mixed else "leave --decimal out if columns differ"
+    how = "correct it" if mixed else f"leave {option('decimal')} out if columns differ"
     return Problem(
         f"{source.name}: row {row}, column {name!r}: {short(value)} is not a number with the "
-        f"decimal mark {literal(said)}; {how}, or leave the column out with --ignore {shell(name)}",
-        ("--ignore", name),
+        f"decimal mark {literal(said)}; {how}, or leave the column out with "
+        f"{option('ignore', name)}",
+        ("ignore", name),
     )

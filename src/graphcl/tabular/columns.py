@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from graphcl.errors import GraphError, counted, suggestion
+from graphcl.errors import GraphError, counted, is_command, option, suggestion
 from graphcl.tabular.duck import Duck, quoted
 from graphcl.tabular.features import BLOCK_COLUMNS
 from graphcl.tabular.options import COLUMNS, TableOptions
-from graphcl.tabular.report import shell
+from graphcl.tabular.report import Problem
 from graphcl.tabular.sources import Source
 
 SOURCES = ("source", "src", "from", "source_id", "from_id", "u", "node1", "node_1", "start", "head")
@@ -42,8 +42,11 @@ TEXTS = ("VARCHAR", "UUID")
 _DECIMAL = "'0|-?[1-9][0-9]{0,18}'"
 
 
-def find(source: Source, name: str, option: str) -> str:
-    """Returns the column called `name`, or the only one that differs from it in case alone."""
+def find(source: Source, name: str, keyword: str) -> str:
+    """Returns the column called `name`, or the only one that differs from it in case alone.
+
+    `keyword` is the parameter that names it, for messages.
+    """
     if name in source.columns:
         return name
     lowered = [
@@ -52,12 +55,13 @@ def find(source: Source, name: str, option: str) -> str:
     if len(lowered) == 1:
         return lowered[0]
     near = suggestion(name, source.columns)
-    raise GraphError(f"{source.name}: {option}: no column {name!r}; it has {_listed(source)}{near}")
+    where = f"{source.name}: {option(keyword)}"
+    raise GraphError(f"{where}: no column {name!r}; it has {_listed(source)}{near}")
 
 
-def find_all(source: Source, names: Iterable[str], option: str) -> tuple[str, ...]:
+def find_all(source: Source, names: Iterable[str], keyword: str) -> tuple[str, ...]:
     """Returns the columns with these names, as `find` does."""
-    return tuple(find(source, name, option) for name in names)
+    return tuple(find(source, name, keyword) for name in names)
 
 
 def ends(source: Source, first: str | None, second: str | None) -> tuple[str, str, str]:
@@ -70,8 +74,8 @@ def ends(source: Source, first: str | None, second: str | None) -> tuple[str, st
             f"{source.name}: has one column ({_listed(source)}); an edge needs two ends; "
             "check that the delimiter is a comma, tab, semicolon or bar"
         )
-    start = find(source, first, "--source-column") if first else None
-    end = find(source, second, "--target-column") if second else None
+    start = find(source, first, "source_column") if first else None
+    end = find(source, second, "target_column") if second else None
     how = "given" if start and end else "guessed by name"
     start = start or named(source, SOURCES, excluding=end)
     end = end or named(source, TARGETS, excluding=start)
@@ -91,7 +95,7 @@ def identity(source: Source, name: str | None, kind: str = "") -> tuple[str, str
     Where nothing but names can be judged, `name` comes before a column that is called anything.
     """
     if name:
-        return find(source, name, "--id-column"), "given"
+        return find(source, name, "id_column"), "given"
     ranks = {column: rank(column, kind) for column in source.columns}
     guessed = min(ranks, key=lambda column: ranks[column])
     if ranks[guessed] < OTHER:
@@ -155,16 +159,16 @@ def looks_like(source: Source, name: str) -> str:
     return "prediction" if plain.startswith("p:") or (told and plain == "probability") else ""
 
 
-def refusal(source: Source, name: str) -> tuple[str, tuple[str, ...]] | None:
-    """Returns what is wrong with a feature that is named like a label, and words that settle it."""
-    what, shown = looks_like(source, name), shell(name)
+def refusal(source: Source, name: str) -> Problem | None:
+    """Returns what is wrong with a feature that is named like a label, and what settles it."""
+    what = looks_like(source, name)
     if not what:
         return None
-    given = "" if what == "prediction" else f"--{what} {shown}, or "
-    return (
+    given = "" if what == "prediction" else f"{option(what, name)}, or "
+    return Problem(
         f"{source.name}: column {name!r} would become a feature, but is named like a {what}: pass "
-        f"{given}--ignore {shown}",
-        ("--ignore" if what == "prediction" else f"--{what}", name),
+        f"{given}{option('ignore', name)}",
+        ("ignore" if what == "prediction" else what, name),
     )
 
 
@@ -516,21 +520,20 @@ def _refuse_doubt(held: Held, end: End) -> None:
         less = held.share(other, end)
         if held.ranks[other] >= held.ranks[held.column] or less < HALF:
             continue
-        given = [
-            f"--id-column {f'{held.kind}=' if held.kind else ''}{shell(one)}"
-            for one in (held.column, other)
-        ]
         if other not in held.unique and held.ranks[other] < FOREIGN:
             raise GraphError(
                 f"{held.table}: which column has the ids? Edges name what {held.column!r} holds, "
-                f"once each, and what {other!r} holds, some several times; say it: {given[0]} or "
-                f"{given[1]} --duplicates first"
+                f"once each, and what {other!r} holds, some several times; say it: "
+                f"{option('id_column', held.column, of=held.kind)} or "
+                f"{option('id_column', other, of=held.kind)}{' ' if is_command() else ', '}"
+                f"{option('duplicates', 'first')}"
             )
         if other in held.unique and less < most:
             raise GraphError(
                 f"{held.table}: which column has the ids? Of what edges name in {end[1]!r}, "
                 f"{held.column!r} holds {most:.1%} and {other!r} {less:.1%}; say it: "
-                f"{given[0]} or {given[1]}"
+                f"{option('id_column', held.column, of=held.kind)} or "
+                f"{option('id_column', other, of=held.kind)}"
             )
 
 
@@ -546,7 +549,7 @@ def first_line(
     ids = [one for one in tables if one.how != "given"]
     said = [f"{one.column!r}" + (f" of {one.kind or one.table}") for one in ids]
     parts = [f"ids in {', '.join(said)}"] if said else []
-    options = ["--id-column"] if said else []
+    options = [option("id_column")] if said else []
     ends = []
     for one in lists:
         joined = (types or {}).get(one.name, ())
@@ -557,9 +560,11 @@ def first_line(
             f"{one.columns[0]!r} and {one.columns[1]!r} of {one.name or one.table}"
             + (f" ({listed})" if listed else "")
         )
-        options += ["--source-column", "--target-column"] if one.how != "given" else []
+        if one.how != "given":
+            options += [option("source_column"), option("target_column")]
     parts += [f"ends in {', '.join(ends)}"] if ends else []
-    options += ["--edges SOURCE:NAME:TARGET=FILE"] if types and any(types.values()) else []
+    if types and any(types.values()):
+        options.append(option("edges", "FILE", of="SOURCE:NAME:TARGET"))
     if not parts:
         return ""
     return f"guessed: {'; '.join(parts)}; otherwise: {', '.join(dict.fromkeys(options))}"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import GraphError, counted
+from graphcl.errors import GraphError, counted, option
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import Key, Relation
@@ -118,7 +118,9 @@ def read_new(
         GraphError: a table is wrong; the message says where.
     """
     if not nodes and options.tags is not None:
-        raise GraphError("update: --tags needs --nodes, which names the nodes that change")
+        raise GraphError(
+            f"update: {option('tags')} needs {option('nodes')}, which names the nodes that change"
+        )
     if not nodes and not edges:
         return NewTables()
     chosen = {
@@ -223,9 +225,9 @@ def _typed_options(
         lists = {f"{first}:{_NOTHING}:{first}": _NO_EDGES}
     given = _of_lists(graph, options, edges)
     given |= dict.fromkeys(OF_BOTH, ())  # what columns become is known
-    for option in ("label", "split", *BESIDE):
-        own = {name: getattr(one.options, option) for name, one in chosen.items()}
-        given[option] = {name: one for name, one in own.items() if one not in (None, ())} or None
+    for keyword in ("label", "split", *BESIDE):
+        own = {name: getattr(one.options, keyword) for name, one in chosen.items()}
+        given[keyword] = {name: one for name, one in own.items() if one not in (None, ())} or None
     prepared = {
         name: one.options.preparation or Preparation(())
         for name, one in chosen.items()
@@ -292,17 +294,17 @@ def of_type(graph: Graph, options: TableOptions, name: str, table: Any) -> Table
     if graph.is_plain:
         return replace(options, nodes=table)
     found: dict[str, Any] = {}
-    for option in (*COLUMNS, "id_column", "split", *BESIDE):
-        pairs = by_name(option, getattr(options, option), graph.nodes)
+    for keyword in (*COLUMNS, "id_column", "split", *BESIDE):
+        pairs = by_name(keyword, getattr(options, keyword), graph.nodes)
         own = [value for kind, value in pairs if kind == name]
         # A label of no type is that of the type that has labels.
-        shared = option != "label" or graph.labelled_type in ("", name)
-        own += [value for kind, value in pairs if not kind and shared and option not in BESIDE]
+        shared = keyword != "label" or graph.labelled_type in ("", name)
+        own += [value for kind, value in pairs if not kind and shared and keyword not in BESIDE]
         if own:
-            found[option] = tuple(own) if option in COLUMNS else own[0]
+            found[keyword] = tuple(own) if keyword in COLUMNS else own[0]
     if "label" in found:
         found["label_separator"] = options.label_separator
-    found |= {option: getattr(options, option) for option in COMMON}
+    found |= {keyword: getattr(options, keyword) for keyword in COMMON}
     prepared = (options.preparations or {}).get(name)
     return TableOptions(nodes=table, **found, preparation=prepared)
 
@@ -365,7 +367,7 @@ class _Columns:
         identity = self.identity = table_columns.identity(source, options.id_column)[0]
         labels = _found(source, options.label)
         split = _found(source, () if options.split is None else (options.split,))
-        ignored = table_columns.find_all(source, options.ignore, "--ignore")
+        ignored = table_columns.find_all(source, options.ignore, "ignore")
         self.options = replace(options, label=labels, split=split[0] if split else None)
         used = {identity, *labels, *split, *ignored}
         names = [name for name in source.columns if name not in used]
@@ -390,11 +392,10 @@ class _Columns:
             raise GraphError(f"{source.name}: {wanted}, and the graph has {width}")
         parts = [(one.name, one.features, one.name in source.columns) for one in prepared.columns]
         beside: dict[str, Any] = {"tags": prepared.tags, "vectors": prepared.vectors}
-        for option, one in prepared.beside:
-            name = option.removeprefix("--")
+        for name, one in prepared.beside:
             there = getattr(self.options, name) is not None
             beside[name] = one if there else None
-            parts.append((option, tuple(one.features), there))
+            parts.append((option(name), tuple(one.features), there))
         self.absent = tuple(name for name, _, there in parts if not there)
         owned = np.repeat([there for _, _, there in parts], [len(own) for _, own, _ in parts])
         self.features = np.flatnonzero(owned)
@@ -422,7 +423,7 @@ def _found(source: Source, names: Sequence[str]) -> tuple[str, ...]:
     """Returns the columns that a table has of some that the training had."""
     known = {column.strip().lower() for column in source.columns}
     wanted = [name for name in names if name.strip().lower() in known]
-    return table_columns.find_all(source, wanted, "--label")
+    return table_columns.find_all(source, wanted, "label")
 
 
 def _named(given: Any, name: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import GraphError, MissingExtraError
+from graphcl.errors import GraphError, MissingExtraError, option
 
 MEMORY_LIMIT = "1500MB"  # beyond it, DuckDB sorts and joins on disk
 BATCH_ROWS = 1 << 18
@@ -132,7 +132,7 @@ class Duck:
             return GraphError(
                 f"{where}: not enough memory, or no room for temporary files in "
                 f"{tempfile.gettempdir()}; make room there, name another folder "
-                "(TMPDIR=FOLDER graphcl …), or leave columns out with --ignore"
+                f"(TMPDIR=FOLDER graphcl …), or leave columns out with {option('ignore')}"
             )
         return GraphError(f"{where}: {one_line(error)}")
 

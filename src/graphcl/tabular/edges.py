@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from graphcl.errors import GraphError, counted
+from graphcl.errors import GraphError, counted, option
 from graphcl.tabular import cells
 from graphcl.tabular import columns as table_columns
 from graphcl.tabular.columns import IdColumn, Listed, common_kind, named_type, singular
@@ -26,7 +26,6 @@ from graphcl.tabular.nodes import NumberedNodes
 from graphcl.tabular.options import TableOptions, split_relation
 from graphcl.tabular.preparation import Preparation
 from graphcl.tabular.report import (
-    UNKNOWN_ADVICE,
     ColumnOutcome,
     Problem,
     TableReport,
@@ -34,6 +33,7 @@ from graphcl.tabular.report import (
     listed,
     outcomes,
     short,
+    unknown_advice,
 )
 from graphcl.tabular.sources import Source
 
@@ -134,12 +134,13 @@ class EdgeList:
         types: Iterable[str],
     ) -> None:
         self.duck, self.text, self.given, self.source = duck, text, given, source
+        self._file = given if isinstance(given, str) else "FILE"  # as messages name it
         self.options, self.typed = options, options.is_typed
         self.said, self.name = split_relation(text, list(types))
         self.relation_column, self.columns, self.how = find_ends(source, options, types)
         find = _present if self.typed else table_columns.find
         weight = options.weight
-        self.weight = None if weight is None else find(source, weight, "--weight")
+        self.weight = None if weight is None else find(source, weight, "weight")
         self.rows = self.dangling = 0
         self.relations: list[FoundRelation] = []
         self.problems: list[Problem] = []
@@ -177,7 +178,7 @@ class EdgeList:
             report.columns |= {} if weight is None else {"weight": weight}
             report.columns |= {"source": start, "target": end}
             named = table_columns.named(source, table_columns.WEIGHTS)
-            advice = f"; --weight {named} would use it" if named in rest else ""
+            advice = f"; {option('weight', named)} would use it" if named in rest else ""
             unused = ", ".join(map(repr, rest[:8]))
             self.notes += [f"not used: {unused}{advice}"] if rest else []
 
@@ -194,7 +195,7 @@ class EdgeList:
             raise GraphError(
                 f"{self.source.name}: row {row + 1}: the weight in column {name!r} {shown}; "
                 "weights are positive numbers"
-                + ("; with decimal commas: --decimal ," if comma else "")
+                + (f"; with decimal commas: {option('decimal', ',')}" if comma else "")
             )
 
     @cached_property
@@ -286,7 +287,9 @@ class EdgeList:
         notes += [line.removeprefix("nodes: ") for line in fitted.notes]
         weight = [name for name in names if name.strip().lower() in table_columns.WEIGHTS]
         if weight and weight[0] not in left:
-            notes.append(f"{weight[0]!r} is a feature; --weight {weight[0]} makes it a weight")
+            notes.append(
+                f"{weight[0]!r} is a feature; {option('weight', weight[0])} makes it a weight"
+            )
         fates = outcomes(names, features.preparation.columns, fitted.missing, roles)
         return EdgeFeatures(features, notes, fates)
 
@@ -296,22 +299,22 @@ class EdgeList:
         return [name for name in self._further if name.strip().lower() in wanted]
 
     def _list_relations(self) -> list[FoundRelation]:
-        option = self.options.relation
-        if option is None:
+        column = self.options.relation
+        if column is None:
             return [FoundRelation(self.name)]
         empty = self.duck.rows(
             "SELECT rowid FROM edges WHERE r IS NULL OR trim(r) = '' ORDER BY rowid LIMIT 1"
         )
         if empty:
             raise GraphError(
-                f"{self.source.name}: row {empty[0][0] + 1}: column {option!r} is empty; every row "
+                f"{self.source.name}: row {empty[0][0] + 1}: column {column!r} is empty; every row "
                 "needs a relation there"
             )
         values = [value for (value,) in self.duck.rows("SELECT DISTINCT r FROM edges ORDER BY r")]
         if len(values) > MOST_RELATIONS:
             raise GraphError(
-                f"{self.source.name}: --relation: column {option!r} has {len(values):,} values; "
-                f"a graph has at most {MOST_RELATIONS} relations"
+                f"{self.source.name}: {option('relation')}: column {column!r} has "
+                f"{len(values):,} values; a graph has at most {MOST_RELATIONS} relations"
             )
         if not values:
             raise GraphError(f"{self.source.name}: has no rows, so it names no relation")
@@ -330,11 +333,12 @@ class EdgeList:
             if self.said:
                 found.types, found.how = self.said, ("given", "given")
                 return
-            pair = self._example(("SOURCE", "TARGET"))
+            pair = self._pair(("SOURCE", "TARGET"))
             self.problems.append(
                 Problem(
                     f"{self.source.name}: has no rows, so nothing says which types the relation "
-                    f"{found.name!r} joins; leave it out, or say it: --edges {pair}"
+                    f"{found.name!r} joins; leave it out, or say it: "
+                    f"{option('edges', self._file, of=pair)}"
                 )
             )
             return
@@ -442,12 +446,15 @@ class EdgeList:
         also = ""
         if whole and found.value is None:
             ends = [whole if place == end else "TYPE" for end in range(2)]
-            also = f"; if they are {whole}'s, who has them all: --edges {self._example(ends)}"
+            also = (
+                f"; if they are {whole}'s, who has them all: "
+                f"{option('edges', self._file, of=self._pair(ends))}"
+            )
         self.problems.append(
             Problem(
                 f"{self.source.name}: column {self.columns[place]!r}: {others}, first "
-                f"{short(str(value))} in row {row + 1}; {UNKNOWN_ADVICE}{also}",
-                ("--unknown-edges", "add"),
+                f"{short(str(value))} in row {row + 1}; {unknown_advice()}{also}",
+                ("unknown_edges", "add"),
             )
         )
 
@@ -493,15 +500,16 @@ class EdgeList:
     def _refuse_unknown(self, place: int, known: int, total: int, best: str) -> None:
         column = self.columns[place]
         new = singular(column) if singular(column) not in self.types else "TYPE"
-        table = "FILE"
+        own = option("nodes", "FILE", of=new)
         if isinstance(self.given, str) and not is_query(self.given):
-            table = f"\"SELECT DISTINCT {quoted(column)} AS id FROM '{self.given}'\""
+            query = f"SELECT DISTINCT {quoted(column)} AS id FROM '{self.given}'"
+            own = option("nodes", query, of=new, written=f'"{query}"')
         few = f"{known:,} of {total:,} are {best}'s" if known else "none is of a known type"
         self.problems.append(
             Problem(
                 f"{self.source.name}: column {column!r}: of which type are its ids? {few} "
-                f"(types: {', '.join(self.types)}); give their table: --nodes {new}=FILE, or, if "
-                f"they have none: --nodes {new}={table}"
+                f"(types: {', '.join(self.types)}); give their table: "
+                f"{option('nodes', 'FILE', of=new)}, or, if they have none: {own}"
             )
         )
 
@@ -513,16 +521,19 @@ class EdgeList:
             f"are all among those of {' and of '.join(complete)}"
         )
         if found.value is not None:  # a list of several relations
-            advice = "the column's name does not say it; give each relation as --edges with a query"
+            advice = (
+                f"the column's name does not say it; give each relation as {option('edges')} with "
+                "a query"
+            )
             self.problems.append(Problem(f"{message}; {advice}"))
             return
-        pair = self._example(likely)
-        fix = ("--edges", pair) if isinstance(self.given, str) else ()
-        self.problems.append(Problem(f"{message}; say it, such as --edges {pair}", fix))
+        pair = self._pair(likely)
+        message += f"; say it, such as {option('edges', self._file, of=pair)}"
+        fix = ("edges", f"{pair}={self.given}") if isinstance(self.given, str) else ()
+        self.problems.append(Problem(message, fix))
 
-    def _example(self, types: Sequence[str]) -> str:
-        given = self.given if isinstance(self.given, str) else "FILE"
-        return f"{types[0]}:{self.name}:{types[1]}={given}"
+    def _pair(self, types: Sequence[str]) -> str:
+        return f"{types[0]}:{self.name}:{types[1]}"
 
     # Numbers
 
@@ -570,7 +581,7 @@ def find_ends(
     """
     relation = None
     if options.relation is not None:
-        relation = table_columns.find(source, options.relation, "--relation")
+        relation = table_columns.find(source, options.relation, "relation")
     rest = {name: kind for name, kind in source.columns.items() if name != relation}
     first, second = options.source_column, options.target_column
     if options.is_typed:

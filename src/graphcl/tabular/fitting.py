@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import GraphError, counted, suggestion
+from graphcl.errors import GraphError, counted, option, suggestion
 from graphcl.tabular import cells
 from graphcl.tabular.cells import Written, find_codes, find_dates, find_decimals, with_formats
 from graphcl.tabular.columns import refusal
 from graphcl.tabular.duck import Duck, literal, quoted
 from graphcl.tabular.features import ColumnFeatures, NodeTable, Numbers
 from graphcl.tabular.kinds import DAY, FEW_MISSING, TRAINING, YEAR, NonNumericColumn
-from graphcl.tabular.options import TableOptions, option_of
+from graphcl.tabular.options import TableOptions
 from graphcl.tabular.preparation import (
     CATEGORY,
     DATE,
@@ -32,7 +32,7 @@ from graphcl.tabular.preparation import (
     Preparation,
     is_far,
 )
-from graphcl.tabular.report import Problem, listed, shell, short
+from graphcl.tabular.report import Problem, listed, short
 
 COPIED_COLUMNS = 200  # that a table of the session holds
 KINDS = (("one_hot", CATEGORY), ("text", TEXT), ("date", DATE))  # what options say columns are
@@ -50,12 +50,12 @@ def kinds_given(
         used: columns that are something else: id, labels, split.
     """
     ignored, given = named("ignore"), dict[str, str]()
-    for option, kind in KINDS:
-        for name in named(option):
+    for keyword, kind in KINDS:
+        for name in named(keyword):
             if name in ignored:  # as a message proposed, after the other option
                 continue
             if name in used or name in given:
-                raise GraphError(f"{where}: {option_of(option)}: column {name!r} is already used")
+                raise GraphError(f"{where}: {option(keyword)}: column {name!r} is already used")
             given[name] = kind
     return given
 
@@ -83,7 +83,7 @@ class _Columns:
         self.filled = 0
         self.missing: dict[str, int] = {}
 
-    def _wrong(self, message: str, *fix: str) -> None:
+    def _wrong(self, message: str, fix: tuple[str, str] | tuple[()] = ()) -> None:
         self.problems.append(Problem(f"{self._source.name}: {message}", fix))
 
     def _read_numbers(
@@ -176,7 +176,7 @@ class FitColumns(_Columns):
         for name, code in find_codes(self._duck, self._source, whole).items():
             self.notes.append(
                 f"{self._source.name}: column {name!r}: {code} is read as a number; if these are "
-                f"codes: --one-hot {shell(name)}"
+                f"codes: {option('one_hot', name)}"
             )
         settled = {*columns, *self._void, *self._refused, *typos}
         dated = [one for one in texts if one not in settled and given.get(one, DATE) == DATE]
@@ -192,9 +192,8 @@ class FitColumns(_Columns):
                 row, cell = self._others[name].first(f"{cells.number(self._source, name)} IS NULL")
                 self._wrong(
                     f"row {row}, column {name!r}: {short(cell)} is not a number; correct it, or "
-                    f"leave the column out with --ignore {shell(name)}",
-                    "--ignore",
-                    name,
+                    f"leave the column out with {option('ignore', name)}",
+                    ("ignore", name),
                 )
         for name in names:
             if name not in columns and name not in typos and name in self._others:
@@ -273,10 +272,9 @@ class FitColumns(_Columns):
             return None
         if strict and said and cells.kind_of_type(self._source.columns[name]) != DATE:
             self._wrong(
-                f"column {name!r} holds dates: read it with --date {shell(name)}, or leave the "
-                f"column out with --ignore {shell(name)}",
-                "--date",
-                name,
+                f"column {name!r} holds dates: read it with {option('date', name)}, or leave the "
+                f"column out with {option('ignore', name)}",
+                ("date", name),
             )
             return None
         fitted = other.fit(chosen, missing)
@@ -316,16 +314,16 @@ class FitColumns(_Columns):
         """Notes a column that looks like a label or a split: as a feature it would leak."""
         found = refusal(self._source, name)
         if found:
-            self.problems.append(Problem(*found))
+            self.problems.append(found)
         return found is not None
 
     def _note_empty(self, name: str) -> None:
         self._void.add(name)
         if self._options.strict:
             self._wrong(
-                f"column {name!r} has no values; leave the column out with --ignore {shell(name)}",
-                "--ignore",
-                name,
+                f"column {name!r} has no values; leave the column out with "
+                f"{option('ignore', name)}",
+                ("ignore", name),
             )
         else:
             self.empty.append(name)
@@ -341,9 +339,8 @@ class FitColumns(_Columns):
         value = found[0][0] if found else "a number"
         self._wrong(
             f"row {row + 1}, column {name!r}: {value} does not fit in a float32 feature; correct "
-            f"it, or leave the column out with --ignore {shell(name)}",
-            "--ignore",
-            name,
+            f"it, or leave the column out with {option('ignore', name)}",
+            ("ignore", name),
         )
 
     def _refuse_missing(self) -> None:
@@ -364,10 +361,9 @@ class FitColumns(_Columns):
         more = f" and {len(many) - 5} more columns" if len(many) > 5 else ""
         self._wrong(
             f"row {first + 1}, column {name!r} is missing; missing values: {shown}{more}; fill "
-            "them with --missing zero or --missing mean, or leave a column out with --ignore "
-            f"{shell(name)}",
-            "--missing",
-            "mean",
+            f"them with {option('missing', 'zero')} or {option('missing', 'mean')}, or leave a "
+            f"column out with {option('ignore', name)}",
+            ("missing", "mean"),
         )
 
     def _say_filled(self) -> None:

@@ -17,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
+from graphcl.errors import option
 from graphcl.tabular import cells
 from graphcl.tabular.duck import Duck, quoted
 from graphcl.tabular.preparation import CATEGORY, DATE, DURATION, TEXT, TIME, VECTOR, Arrays, Column
-from graphcl.tabular.report import Problem, shell, short
+from graphcl.tabular.report import Problem, short
 from graphcl.tabular.sources import Source
 
 MAX_CATEGORIES = 1000
@@ -107,8 +108,8 @@ class NonNumericColumn:
         if cells.kind_of_type(given) == "":
             return Problem(
                 f"{self.source.name}: column {name!r} is {given[:40]}; leave the column out with "
-                f"--ignore {shell(name)}",
-                ("--ignore", name),
+                f"{option('ignore', name)}",
+                ("ignore", name),
             )
         row, cell = self.first("true")
         words, distinct = self._row(
@@ -116,17 +117,17 @@ class NonNumericColumn:
             f"count(DISTINCT {quoted(name)}::VARCHAR)"
         )
         start = f"{self.source.name}: column {name!r} is text (row {row}: {short(cell)})"
-        leave = f"leave the column out with --ignore {shell(name)}"
+        leave = f"leave the column out with {option('ignore', name)}"
         if (words or 0) >= PROSE:
-            how = f"read it with --text {shell(name)}, or {leave}"
-            return Problem(f"{start}, {distinct:,} different ones: {how}", ("--text", name))
+            how = f"read it with {option('text', name)}, or {leave}"
+            return Problem(f"{start}, {distinct:,} different ones: {how}", ("text", name))
         if distinct <= min(MAX_CATEGORIES, (self.missing()[0] + 1) // 2):
-            how = f"encode it with --one-hot {shell(name)}, or {leave}"
-            return Problem(f"{start}; features are numbers: {how}", ("--one-hot", name))
-        how = f"{leave}, encode it with --one-hot {shell(name)}, or read it with --text"
+            how = f"encode it with {option('one_hot', name)}, or {leave}"
+            return Problem(f"{start}; features are numbers: {how}", ("one_hot", name))
+        how = f"encode it with {option('one_hot', name)}, or read it with {option('text', name)}"
         return Problem(
-            f"{start}, {distinct:,} different values; features are numbers: {how} {shell(name)}",
-            ("--ignore", name),
+            f"{start}, {distinct:,} different values; features are numbers: {leave}, {how}",
+            ("ignore", name),
         )
 
     # What it becomes
@@ -144,15 +145,15 @@ class NonNumericColumn:
 
     def _fit_category(self, column: Column) -> tuple[Column, dict[str, Floats]] | Problem:
         name, found = self.name, self.categories(self._seen)
-        leave = f"--ignore {shell(name)}"
+        leave = option("ignore", name)
         if not found:
-            start = f"{self.source.name}: --one-hot: column {name!r} has no values"
-            return Problem(f"{start}; leave it out with {leave}", ("--ignore", name))
+            start = f"{self.source.name}: {option('one_hot')}: column {name!r} has no values"
+            return Problem(f"{start}; leave it out with {leave}", ("ignore", name))
         if len(found) > MAX_CATEGORIES:
             return Problem(
-                f"{self.source.name}: --one-hot: column {name!r} has more than "
+                f"{self.source.name}: {option('one_hot')}: column {name!r} has more than "
                 f"{MAX_CATEGORIES:,} categories; group them first, or leave it out with {leave}",
-                ("--ignore", name),
+                ("ignore", name),
             )
         names = tuple(f"{name}={category}" for category in found)
         return replace(column, features=names, categories=tuple(found)), {}
@@ -180,9 +181,9 @@ class NonNumericColumn:
         texts = spaced(parts, places)
         if not any(texts):
             return Problem(
-                f"{self.source.name}: --text: column {self.name!r} has no values; leave it out "
-                f"with --ignore {shell(self.name)}",
-                ("--ignore", self.name),
+                f"{self.source.name}: {option('text')}: column {self.name!r} has no values; leave "
+                f"it out with {option('ignore', self.name)}",
+                ("ignore", self.name),
             )
         idf, axes = fit_text(texts, rows)
         names = tuple(f"{self.name}~{place}" for place in range(len(axes)))
@@ -195,8 +196,8 @@ class NonNumericColumn:
             found = "no values" if not high else f"vectors of {low} to {high} numbers"
             return Problem(
                 f"{self.source.name}: column {self.name!r} has {found}; all need the same length: "
-                f"leave it out with --ignore {shell(self.name)}",
-                ("--ignore", self.name),
+                f"leave it out with {option('ignore', self.name)}",
+                ("ignore", self.name),
             )
         names = tuple(f"{self.name}[{place}]" for place in range(high))
         return replace(column, features=names), {}
@@ -208,14 +209,14 @@ class NonNumericColumn:
         if count:
             row, cell = self.first(wrong)
             form = self.source.dates.get(self.name, "2016-03-20")
-            how = "say how its dates are written, such as --date-format %d/%m/%Y, or "
+            how = f"say how its dates are written, such as {option('date_format', '%d/%m/%Y')}, or "
             if self.name in self.source.dates:
                 how = "correct it, or "
             return Problem(
                 f"{self.source.name}: row {row}, column {self.name!r}: {short(cell)} is not a "
                 + (f"date such as {form}; {how}" if kind == DATE else "duration; ")
-                + f"leave the column out with --ignore {shell(self.name)}",
-                ("--ignore", self.name),
+                + f"leave the column out with {option('ignore', self.name)}",
+                ("ignore", self.name),
             )
         low, high, mean, clock = self._row(
             f"min({sql}) FILTER ({self._seen}), max({sql}) FILTER ({self._seen}), "

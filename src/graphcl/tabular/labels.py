@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import GraphError
+from graphcl.errors import GraphError, option
 from graphcl.tabular.duck import Duck, literal, quoted
 from graphcl.tabular.report import short
 from graphcl.tabular.sources import Source
@@ -34,7 +34,7 @@ def read_labels(
         where=source.name,
     )
     if numbers is None:
-        raise GraphError(f"{source.name}: --label: column {name!r} has no values")
+        raise GraphError(f"{source.name}: {option('label')}: column {name!r} has no values")
     absent, order, kept = empty, f"{column}::VARCHAR", False
     if numbers and not text_only and low >= -1:
         absent, order, kept = f"{empty} OR {whole} = -1", whole, high + 1 == values
@@ -84,11 +84,11 @@ def read_several_labels(
     found = [name for (name,) in duck.rows("SELECT DISTINCT name FROM label_cells ORDER BY 1")]
     shown = ", ".join(map(repr, names))
     if not found:
-        raise GraphError(f"{source.name}: --label: {shown} has no values")
+        raise GraphError(f"{source.name}: {option('label')}: {shown} has no values")
     if len(found) > MAX_LABELS:
         raise GraphError(
-            f"{source.name}: --label: {shown} has {len(found):,} labels; at most {MAX_LABELS:,} "
-            "can be told apart"
+            f"{source.name}: {option('label')}: {shown} has {len(found):,} labels; at most "
+            f"{MAX_LABELS:,} can be told apart"
         )
     if all(name.isdecimal() and len(name) < 18 for name in found):
         found.sort(key=int)

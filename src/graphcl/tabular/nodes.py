@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.errors import GraphError, counted
+from graphcl.errors import GraphError, counted, option
 from graphcl.graphs.validation import is_labelled
 from graphcl.store.columns import Names
 from graphcl.tabular import columns as table_columns
@@ -36,7 +36,7 @@ from graphcl.tabular.labels import (
     read_split,
     separator_in,
 )
-from graphcl.tabular.options import TableOptions, option_of
+from graphcl.tabular.options import TableOptions
 from graphcl.tabular.preparation import Preparation
 from graphcl.tabular.report import ColumnOutcome, Problem, TableReport, collect, listed, outcomes
 from graphcl.tabular.sources import Source, open_source
@@ -151,9 +151,9 @@ class NumberedNodes:
         options = self.options
         self._table = NodeTable(self.duck, self._once(source))
         self.source = source = self._table.source
-        self._labels = table_columns.find_all(source, options.label, "--label")
+        self._labels = table_columns.find_all(source, options.label, "label")
         if options.split is not None:
-            self._split = table_columns.find(source, options.split, "--split")
+            self._split = table_columns.find(source, options.split, "split")
         wanted = (self.identity[0], *self._labels, self._split)
         self._table.narrow("node_rows", [name for name in dict.fromkeys(wanted) if name])
 
@@ -191,32 +191,38 @@ class NumberedNodes:
             id_column = None if self._table is None else self.identity[0]
             self.tags = TagTable(self.duck, source, options, id_column)
         elif options.tag_columns and options.preparation is None:
-            raise GraphError("--tag-columns: there are no tags; pass --tags FILE")
+            raise GraphError(
+                f"{option('tag_columns')}: there are no tags; pass {option('tags', 'FILE')}"
+            )
         given = options.vector_ids
         if given is not None:
             if options.vectors is None:
-                raise GraphError("--vector-ids: there are no vectors; pass --vectors FILE.npy")
+                raise GraphError(
+                    f"{option('vector_ids')}: there are no vectors; pass "
+                    f"{option('vectors', 'FILE.npy')}"
+                )
             rows = len(open_vectors(options.vectors)[1])
             array = isinstance(given, list | tuple | np.ndarray) or str(given).endswith(".npy")
             ids = None
             if not array:
-                ids = open_source(self.duck, given, role="vector-ids", options=options)
+                ids = open_source(self.duck, given, role="vector_ids", options=options)
             self._vector_ids = load_ids(self.duck, given, rows, ids)
 
     def _check_beside(self, name: str) -> None:
         """Refuses what does not go together, and what a model was not trained with."""
-        option, prepared = f"--{name}", self.options.preparation
+        own, prepared = option(name), self.options.preparation
         given = getattr(self.options, name) is not None
         trained = prepared is not None and getattr(prepared, name) is not None
         if self.options.features == "structural":
             if given:
                 raise GraphError(
-                    f"{option}: --features structural leaves {name} out; pass --features both"
+                    f"{own}: {option('features', 'structural')} leaves {name} out; pass "
+                    f"{option('features', 'both')}"
                 )
         elif trained and not given:
-            raise GraphError(f"the model was trained with {name}; pass {option} FILE")
+            raise GraphError(f"the model was trained with {name}; pass {option(name, 'FILE')}")
         elif given and not trained and prepared is not None:
-            raise GraphError(f"{option}: the model was trained without {name}; leave {option} out")
+            raise GraphError(f"{own}: the model was trained without {name}; leave {own} out")
 
     # Numbers
 
@@ -247,7 +253,7 @@ class NumberedNodes:
         """Numbers the nodes that edges and tags name, without a node table."""
         for name in ("label", "split", "id_column", "one_hot", "ignore"):
             if getattr(self.options, name):
-                raise GraphError(f"{option_of(name)}: there is no node table; pass --nodes")
+                raise GraphError(f"{option(name)}: there is no node table; pass {option('nodes')}")
         if not any(rows for _, _, rows in ends) and self.tags is None:
             where = ends[0][0].source.name
             raise NoRowsError(f"{where}: has no rows; a graph needs at least one node")
@@ -281,15 +287,17 @@ class NumberedNodes:
         if twice:
             value, first, last, ids = twice[0]
             more = f" ({counted(ids, 'id')} with several rows)" if ids > 1 else ""
-            keep, fix = "", tuple[str, ...]()
-            if self._table is not None:
-                keep = ": keep one with --duplicates first or --duplicates last"
-                fix = ("--duplicates", "first")
+            keep, known = "", self._table is not None
+            if known:
+                keep = (
+                    f": keep one with {option('duplicates', 'first')} or "
+                    f"{option('duplicates', 'last')}"
+                )
             self.problems.append(
                 Problem(
                     f"{source.name}: rows {first} and {last} have the same id {value!r} in column "
                     f"{name!r}{more}; each node has one row{keep}",
-                    fix,
+                    ("duplicates", "first") if known else (),
                 )
             )
             # What else is wrong is looked for as if the first were kept.
@@ -330,7 +338,7 @@ class NumberedNodes:
                 self.sparse = scipy.sparse.issparse(self.matrix.x)
             return
         report.notes.append(f"nodes: {source.name}: ids in {self.identity[0]!r} ({how})")
-        self._ignored = table_columns.find_all(source, options.ignore, "--ignore")
+        self._ignored = table_columns.find_all(source, options.ignore, "ignore")
         if self._table is None or options.features == "structural":
             return
         found: FitColumns | ApplyColumns
@@ -349,8 +357,8 @@ class NumberedNodes:
         source, options = table.source, self.options
         used = {self.identity[0], *self._labels, self._split}
 
-        def named(option: str) -> tuple[str, ...]:
-            return table_columns.find_all(source, getattr(options, option), option_of(option))
+        def named(keyword: str) -> tuple[str, ...]:
+            return table_columns.find_all(source, getattr(options, keyword), keyword)
 
         given = kinds_given(source.name, named, used)
         used |= set(self._ignored)
@@ -416,8 +424,8 @@ class NumberedNodes:
             roles |= {self.identity[0]: "the ids"} | dict.fromkeys(self._labels, "a label")
             roles |= dict.fromkeys(found.empty, "empty: left out") | {self._split: "the split"}
             report.fates += outcomes(self.source.columns, prepared.columns, found.missing, roles)
-        for option, one in prepared.beside:
-            report.fates.append(ColumnOutcome(option, one.describe(), len(one.features)))
+        for name, one in prepared.beside:
+            report.fates.append(ColumnOutcome(option(name), one.describe(), len(one.features)))
 
     @property
     def num_features(self) -> int:
@@ -467,19 +475,23 @@ class NumberedNodes:
         added = self.num_nodes - len(values)
         return np.concatenate([values, np.full((added, *values.shape[1:]), filling, values.dtype)])
 
-    def _columns_for(self, option: str) -> Source:
+    def _columns_for(self, keyword: str) -> Source:
         if self.source is None or self.matrix is not None:
-            raise GraphError(f"{option}: there is no node table with columns; pass --nodes")
+            raise GraphError(
+                f"{option(keyword)}: there is no node table with columns; pass {option('nodes')}"
+            )
         return self.source
 
     def _read_labels(self) -> npt.NDArray[np.int64] | None:
         names, report, separator = self._labels, self.report, self.options.label_separator
         if not self.options.label:
             if separator is not None:
-                raise GraphError("--label-separator: there are no labels; pass --label")
+                raise GraphError(
+                    f"{option('label_separator')}: there are no labels; pass {option('label')}"
+                )
             report.class_names = () if self.matrix is None else self.matrix.class_names
             return None if self.matrix is None else self.matrix.y
-        source = self._columns_for("--label")
+        source = self._columns_for("label")
         report.columns["label"] = ", ".join(names)
         if len(names) > 1 or separator is not None or is_list(source, names[0]):
             y, report.class_names = read_several_labels(self.duck, source, names, separator)
@@ -491,7 +503,7 @@ class NumberedNodes:
         if found:
             report.notes.append(
                 f"nodes: cells of {names[0]!r} contain {found!r}; if it stands between labels, "
-                f"pass --label-separator '{found}'"
+                f"pass {option('label_separator', found, written=repr(found))}"
             )
         return y
 
@@ -511,7 +523,7 @@ class NumberedNodes:
     def _read_masks(self) -> dict[str, npt.NDArray[np.bool_]]:
         if self.options.split is None:
             return {} if self.matrix is None else self.matrix.masks
-        found = read_split(self.duck, self._columns_for("--split"), self._split)
+        found = read_split(self.duck, self._columns_for("split"), self._split)
         self.report.columns["split"] = self._split
         sizes = "/".join(f"{int(mask.sum()):,}" for mask in found.values())
         self.report.notes.append(f"nodes: split in {self._split!r}: {sizes} train/val/test nodes")

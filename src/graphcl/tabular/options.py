@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from graphcl.errors import GraphError, require, suggestion
+from graphcl.errors import GraphError, option, require, suggestion
 from graphcl.errors import counted as counted
 from graphcl.tabular.duck import is_query
 from graphcl.tabular.preparation import Preparation
@@ -141,13 +141,13 @@ class TableOptions:
         self._set_tags()
         for name, known in CHOICES.items():
             value = getattr(self, name)
-            option = option_of(name)
-            require(value in known, "tables", option, " or ".join(known), value)
-        require(self.decimal in (None, ".", ","), "tables", "--decimal", ". or ,", self.decimal)
+            require(value in known, "tables", option(name), " or ".join(known), value)
+        mark = self.decimal
+        require(mark in (None, ".", ","), "tables", option("decimal"), ". or ,", mark)
         dated = self.date_format is None or _DATE.fullmatch(self.date_format) is not None
-        require(dated, "tables", "--date-format", "such as %d/%m/%Y", self.date_format)
+        require(dated, "tables", option("date_format"), "such as %d/%m/%Y", self.date_format)
         separator = self.label_separator
-        require(separator != "", "tables", "--label-separator", "not empty", separator)
+        require(separator != "", "tables", option("label_separator"), "not empty", separator)
 
     def _set_tags(self) -> None:
         """Reads column names that are given as one text; moves a long node table to `tags`."""
@@ -162,9 +162,13 @@ class TableOptions:
         if len(listed) == 1:  # as a command line gives them
             listed = tuple(listed[0].split(","))
         if isinstance(tags, str) and _names_columns(tags):
-            require(not listed, "tables", "--tag-columns", "left out if --tags names columns", "")
+            alone = f"left out if {option('tags')} names columns"
+            require(not listed, "tables", option("tag_columns"), alone, "")
             if self.nodes is None:
-                raise GraphError(f"--tags: no such file: {tags}; columns are those of --nodes")
+                raise GraphError(
+                    f"{option('tags')}: no such file: {tags}; columns are those of "
+                    f"{option('nodes')}"
+                )
             listed = tuple(tags.split(","))
             object.__setattr__(self, "tags", self.nodes)
             object.__setattr__(self, "nodes", None)
@@ -172,7 +176,7 @@ class TableOptions:
         object.__setattr__(self, "tag_columns", listed)
         allowed = "the columns of ids and of names, and perhaps of values: page,keyword"
         fits = not listed or (len(listed) in (2, 3) and all(listed))
-        require(fits, "tables", "--tag-columns", allowed, ",".join(listed))
+        require(fits, "tables", option("tag_columns"), allowed, ",".join(listed))
 
     @property
     def is_typed(self) -> bool:
@@ -187,11 +191,11 @@ class TableOptions:
             GraphError: an option has several columns.
         """
         for name in ONE_EACH:
-            value, option = getattr(self, name), option_of(name)
+            value = getattr(self, name)
             if isinstance(value, Mapping | tuple | list) and len(value) > 0:
                 raise GraphError(
-                    f"{option}: {', '.join(map(str, value))}: a graph of one type has one column; "
-                    f"give {option} once"
+                    f"{option(name)}: {', '.join(map(str, value))}: a graph of one type has one "
+                    f"column; give {option(name)} once"
                 )
 
     def given(self) -> dict[str, Any]:
@@ -320,7 +324,7 @@ def divide(
         for kind, column in _placed(name, getattr(options, name), columns, of_edges):
             if name in SINGLE:
                 if name in found[kind]:
-                    raise GraphError(f"{option_of(name)}: type {kind!r} has two")
+                    raise GraphError(f"{option(name)}: type {kind!r} has two")
                 found[kind][name] = column
             else:
                 found[kind][name] = (*found[kind].get(name, ()), column)
@@ -335,7 +339,9 @@ def divide(
             own["label_separator"] = options.label_separator
         divided[kind] = TableOptions(**common, **own, preparation=prepared.get(kind))
     if options.label_separator is not None and not any(one.label for one in divided.values()):
-        raise GraphError("--label-separator: there are no labels; pass --label")
+        raise GraphError(
+            f"{option('label_separator')}: there are no labels; pass {option('label')}"
+        )
     return divided
 
 
@@ -357,24 +363,24 @@ def _placed(
             continue
         having = [one for one, names in columns.items() if _has(names, text)]
         if not having and not any(_has(names, text) for names in lists.values()):
-            raise GraphError(f"{option_of(name)}: {_nowhere(text, columns, lists)}")
+            raise GraphError(f"{option(name)}: {_nowhere(text, columns, lists)}")
         if name == "label" and len(having) > 1:
-            listed, written = " and ".join(having), f"{having[0]}={text}"
             raise GraphError(
-                f"--label: {text!r} is a column of {listed}; say of which: --label {written}"
+                f"{option('label')}: {text!r} is a column of {' and '.join(having)}; say of which: "
+                f"{option('label', text, of=having[0])}"
             )
         found += [(one, text) for one in having]
     return found
 
 
-def by_name(option: str, given: Any, known: Iterable[str]) -> list[tuple[str, Any]]:
+def by_name(keyword: str, given: Any, known: Iterable[str]) -> list[tuple[str, Any]]:
     """Returns the values of an option, each with its type or relation; empty where none is said.
 
     Every option that is of a type or a relation comes through here: as ``author=name`` of a command
     line, as several such texts, as a mapping, or as one value for all.
 
     Args:
-        option: its name in `TableOptions`.
+        keyword: its name in `TableOptions`.
         given: its value.
         known: types, or the short names of relations.
 
@@ -389,9 +395,9 @@ def by_name(option: str, given: Any, known: Iterable[str]) -> list[tuple[str, An
             name = short_name(key if isinstance(key, str) else ":".join(map(str, key)))
             if name not in names:
                 near = suggestion(name, names)
-                what = "relation" if option in OF_EDGES else "type"
+                what = "relation" if keyword in OF_EDGES else "type"
                 unknown = f"no {what} {name!r}; the {what}s: {', '.join(names)}{near}"
-                raise GraphError(f"{option_of(option)}: {unknown}")
+                raise GraphError(f"{option(keyword)}: {unknown}")
             pairs.append((name, value))
     elif isinstance(given, str) or _are_texts(given):
         for text in (given,) if isinstance(given, str) else given:
@@ -401,9 +407,9 @@ def by_name(option: str, given: Any, known: Iterable[str]) -> list[tuple[str, An
     else:
         pairs.append(("", given))
     said = [name for name, _ in pairs if name]
-    if option not in COLUMNS and len(said) > len(set(said)):
+    if keyword not in COLUMNS and len(said) > len(set(said)):
         twice = next(name for name in said if said.count(name) > 1)
-        raise GraphError(f"{option_of(option)}: {twice!r} is given twice")
+        raise GraphError(f"{option(keyword)}: {twice!r} is given twice")
     return pairs
 
 
@@ -442,7 +448,8 @@ def _of_one_type(name: str, given: Any, kinds: Iterable[str]) -> list[tuple[str,
     if len(known) == 1 and not any(kind for kind, _ in pairs):
         return [(known[0], given)]
     shown = given if isinstance(given, str) else "…"
-    raise GraphError(f"{option_of(name)}: say of which type: {option_of(name)} {known[0]}={shown}")
+    said = option(name, shown, of=known[0], written=shown)
+    raise GraphError(f"{option(name)}: say of which type: {said}")
 
 
 def of_relation(options: TableOptions, name: str, known: Iterable[str]) -> TableOptions:
@@ -454,21 +461,21 @@ def of_relation(options: TableOptions, name: str, known: Iterable[str]) -> Table
         return options
     changed: dict[str, Any] = {}
     known = list(known)
-    for option in OF_BOTH:
-        parts = [text.partition("=") for text in getattr(options, option)]
-        changed[option] = tuple(
+    for keyword in OF_BOTH:
+        parts = [text.partition("=") for text in getattr(options, keyword)]
+        changed[keyword] = tuple(
             column if equals and first == name else f"{first}{equals}{column}"
             for first, equals, column in parts
             if not (equals and first in known and first != name)
         )
-    for option in OF_EDGES:
-        pairs = by_name(option, getattr(options, option), known)
+    for keyword in OF_EDGES:
+        pairs = by_name(keyword, getattr(options, keyword), known)
         common = [column for relation, column in pairs if not relation]
         if len(common) > 1:
-            shown = f"{option_of(option)} {name}={common[0]}"
-            raise GraphError(f"{option_of(option)}: say of which relation each is: {shown}")
+            shown = option(keyword, common[0], of=name)
+            raise GraphError(f"{option(keyword)}: say of which relation each is: {shown}")
         own = [column for relation, column in pairs if relation == name]
-        changed[option] = next(iter((*own, *common)), None)
+        changed[keyword] = next(iter((*own, *common)), None)
     return replace(options, **changed)
 
 
@@ -484,27 +491,19 @@ def split_relation(name: str, types: Sequence[str]) -> tuple[tuple[str, ...], st
         return (), parts[0]
     if len(parts) != 3 or not all(parts):
         raise GraphError(
-            f"--edges {name}: a relation is named NAME, or SOURCE:NAME:TARGET with the types"
+            f"{option('edges', name, written=name)}: a relation is named NAME, or "
+            "SOURCE:NAME:TARGET with the types"
         )
     for end in (parts[0], parts[2]):
         if end not in types:
             near = suggestion(end, types)
             raise GraphError(
-                f"--edges {':'.join(parts)}: no type {end!r}; the types: {', '.join(types)}{near}"
+                f"{option('edges', name, written=name)}: no type {end!r}; the types: "
+                f"{', '.join(types)}{near}"
             )
     return (parts[0], parts[2]), parts[1]
 
 
-def of_type(kind: str, words: Sequence[str]) -> tuple[str, ...]:
-    """Returns words that settle a problem with one type's table, as they settle it for all."""
-    columns = {option_of(name) for name in (*COLUMNS, *SINGLE)}
-    found: list[str] = []
-    for word in words:
-        of_column = bool(found) and found[-1] in columns
-        found.append(f"{kind}={word}" if of_column else word)
-    return tuple(found)
-
-
-def option_of(name: str) -> str:
-    """Returns an option as a command line has it."""
-    return "--" + name.replace("_", "-")
+def of_type(kind: str, fix: tuple[str, str] | tuple[()]) -> tuple[str, str] | tuple[()]:
+    """Returns what settles a problem with one type's table, as it settles it for all."""
+    return (fix[0], f"{kind}={fix[1]}") if fix and fix[0] in (*COLUMNS, *SINGLE) else fix

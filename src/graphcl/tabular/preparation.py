@@ -167,9 +167,9 @@ class Preparation:
 
     @property
     def beside(self) -> list[tuple[str, Tags | Vectors]]:
-        """What is not a column, with the option that names it, in the features' order."""
-        both = (("--tags", self.tags), ("--vectors", self.vectors))
-        return [(option, one) for option, one in both if one is not None]
+        """What is not a column, with the keyword that names it, in the features' order."""
+        both = (("tags", self.tags), ("vectors", self.vectors))
+        return [(name, one) for name, one in both if one is not None]
 
     @property
     def features(self) -> list[str]:
@@ -188,7 +188,7 @@ class Preparation:
             columns.append(kept)
         about: dict[str, Any] = {"format": WITH_FILES if self.beside else FORMAT}
         about |= {"missing": self.missing, "sparse": self.sparse, "columns": columns}
-        about |= {option.removeprefix("--"): asdict(one) for option, one in self.beside}
+        about |= {name: asdict(one) for name, one in self.beside}
         return json.dumps(about, ensure_ascii=False, allow_nan=False, indent=0)
 
 

@@ -1,19 +1,21 @@
 """What is said of tables: all problems in one message, and a report on what was found."""
 
-import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
 
-from graphcl.errors import GraphError, TableError, counted
+from graphcl.errors import GraphError, TableError, counted, option
 from graphcl.tabular.preparation import Column, Preparation
 
 MANY_ISOLATED = 0.1  # a larger share of nodes without an edge is a warning
 
-UNKNOWN_ADVICE = (
-    "add the missing rows to the node table, or pass --unknown-edges add, which makes nodes of "
-    "them, or --unknown-edges drop, which leaves such edges out"
-)
+
+def unknown_advice() -> str:
+    """Says what to do where edges name nodes without a row."""
+    return (
+        f"add the missing rows to the node table, or pass {option('unknown_edges', 'add')}, which "
+        f"makes nodes of them, or {option('unknown_edges', 'drop')}, which leaves such edges out"
+    )
 
 
 class Problem(NamedTuple):
@@ -21,34 +23,19 @@ class Problem(NamedTuple):
 
     Attributes:
         message: what and where, and what to do.
-        fix: words of a command line that settle it; empty where only the user can.
+        fix: an option's name and value that settle it; empty where only the user can.
     """
 
     message: str
-    fix: tuple[str, ...] = ()
+    fix: tuple[str, str] | tuple[()] = ()
 
 
 def refuse(problems: Sequence[Problem]) -> None:
     """Raises one error for all problems, if there are any."""
     if problems:
-        fix = together([problem.fix for problem in problems])
-        raise TableError([problem.message for problem in problems], fix)
-
-
-def together(fixes: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Returns the words that settle all problems, each option once.
-
-    A problem without a remedy leaves nothing to paste.
-    """
-    if not all(fixes):
-        return ()
-    pairs: list[tuple[str, ...]] = []
-    for word in (word for fix in fixes for word in fix):
-        if word.startswith("--"):
-            pairs.append((word,))
-        else:
-            pairs[-1] = (*pairs[-1], word)
-    return tuple(word for pair in dict.fromkeys(pairs) for word in pair)
+        fixes = dict.fromkeys(problem.fix for problem in problems if problem.fix)
+        settled = all(problem.fix for problem in problems)  # else there is nothing to paste
+        raise TableError([one.message for one in problems], tuple(fixes) if settled else ())
 
 
 def collect(problems: list[Problem], read: Callable[..., Any], *given: Any) -> Any:
@@ -63,11 +50,6 @@ def collect(problems: list[Problem], read: Callable[..., Any], *given: Any) -> A
 def short(text: str) -> str:
     """Returns a cell as a message shows it."""
     return repr(text if len(text) <= 40 else text[:39] + "…")
-
-
-def shell(name: str) -> str:
-    """Returns a column's name as one types it."""
-    return name if name.isidentifier() else shlex.quote(" ".join(name.split()))
 
 
 @dataclass

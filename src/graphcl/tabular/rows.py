@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import GraphError, suggestion
+from graphcl.errors import GraphError, option, suggestion
 from graphcl.tabular import cells
 from graphcl.tabular.duck import Duck
 from graphcl.tabular.kinds import encode
@@ -53,9 +53,9 @@ def prepare_rows(rows: Sequence[Mapping[str, Any]], preparation: Preparation, wi
         GraphError: a column is missing or unknown, or a value is not what the training had.
     """
     if preparation.beside:
-        option = preparation.beside[0][0]
+        name = option(preparation.beside[0][0])
         raise GraphError(
-            f"the model was trained with {option}, which columns do not have; give features"
+            f"the model was trained with {name}, which columns do not have; give features"
         )
     if len(preparation.features) != width:
         raise GraphError(

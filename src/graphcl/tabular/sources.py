@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from graphcl.errors import GraphError, suggestion
+from graphcl.errors import GraphError, option, suggestion
 from graphcl.files.arrays import refuse_gzipped
 from graphcl.store.header import is_store
 from graphcl.tabular import graph_formats
@@ -125,8 +125,8 @@ def _open(duck: Duck, text: str, role: str, options: TableOptions) -> Source:
         raise GraphError(f"{path}: no such file{advice}")
     if path.is_dir():
         raise GraphError(
-            f"{path}: is a directory; --{role} takes a file or an SQL query, or a folder of "
-            ".parquet files"
+            f"{path}: is a directory; {option(role)} takes a file or an SQL query, or a "
+            "folder of .parquet files"
         )
     if path.stat().st_size == 0:
         raise GraphError(f"{path}: is empty")
@@ -249,7 +249,7 @@ def _several(duck: Duck, text: str, files: list[Path]) -> Source:
 
 
 def _query(duck: Duck, sql: str, role: str) -> Source:
-    name = f"--{role} query"
+    name = f"{option(role)} query"
     sql = sql.strip().rstrip(";")
     if not duck.is_one_select(sql, where=name):
         raise GraphError(f"{name}: must be one SELECT; got {sql[:60]!r}")

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from graphcl.errors import GraphError, counted
+from graphcl.errors import GraphError, counted, option
 from graphcl.tabular import columns as table_columns
 from graphcl.tabular.columns import Held, IdColumn, Listed
 from graphcl.tabular.duck import Duck, is_query, literal, quoted
@@ -25,10 +25,9 @@ from graphcl.tabular.options import (
     divide,
     of_relation,
     of_type,
-    option_of,
     short_name,
 )
-from graphcl.tabular.report import UNKNOWN_ADVICE, Problem, TableReport, refuse
+from graphcl.tabular.report import Problem, TableReport, refuse, unknown_advice
 from graphcl.tabular.sources import Source, open_source
 
 NODE, TO = "node", "to"  # names where there is one type, and one directed relation
@@ -260,9 +259,9 @@ class Tables:
             nodes.problems.append(
                 Problem(
                     f"{one.source.name}: {said}, first {value!r} in row {row + 1}; "
-                    + ("no edge would be left" if drop else UNKNOWN_ADVICE)
+                    + ("no edge would be left" if drop else unknown_advice())
                     + (_same_numbers(nodes, value) or _guessed_ids(nodes)),
-                    () if drop else ("--unknown-edges", "add"),
+                    () if drop else ("unknown_edges", "add"),
                 )
             )
         nodes.complete()
@@ -288,11 +287,11 @@ class Tables:
                     continue
                 columns = ", ".join(dict.fromkeys(c for one in meant for c in one.source.columns))
                 what = f"the list of {relation} has no" if relation else "no list of edges has the"
-                raise GraphError(f"{option_of(name)}: {what} column {column!r}; got {columns}")
+                raise GraphError(f"{option(name)}: {what} column {column!r}; got {columns}")
         keys = [found.key for one in self.lists for found in one.relations]
         for key in keys:
             if keys.count(key) > 1:
-                raise GraphError(f"--edges: {key} is given twice")
+                raise GraphError(f"{option('edges')}: {key} is given twice")
 
 
 def table_name(edges: Any) -> str:
@@ -309,8 +308,8 @@ def _lists(edges: Any, options: TableOptions) -> dict[str, Any]:
         return {"": edges}
     if options.features != "columns":
         raise GraphError(
-            "--features: a typed graph fills in types without features from its relations by "
-            "itself; leave it out"
+            f"{option('features')}: a typed graph fills in types without features from its "
+            "relations by itself; leave it out"
         )
     lists: dict[str, Any] = {}
     given = {
@@ -325,7 +324,7 @@ def _lists(edges: Any, options: TableOptions) -> dict[str, Any]:
         if any(one.split(":")[1:2] == [name] for one in lists):
             del lists[name]
     if not lists:
-        raise GraphError("a typed graph needs edges: pass edges={'NAME': FILE}")
+        raise GraphError(f"a typed graph needs edges: pass {option('edges', 'FILE', of='NAME')}")
     return lists
 
 
@@ -340,11 +339,16 @@ def _node_tables(options: TableOptions) -> dict[str, Any]:
         return {"": nodes}
     if isinstance(nodes, Mapping) and not hasattr(nodes, "columns"):
         if not nodes:
-            raise GraphError("a typed graph needs nodes: pass nodes={'TYPE': FILE}")
+            raise GraphError(
+                f"a typed graph needs nodes: pass {option('nodes', 'FILE', of='TYPE')}"
+            )
         named = {str(kind): one for kind, one in nodes.items()}
         return {kind: str(one) if isinstance(one, Path) else one for kind, one in named.items()}
     if nodes is None and options.edges is not None:
-        raise GraphError("--edges: its ends are nodes of which types? Pass --nodes TYPE=FILE")
+        raise GraphError(
+            f"{option('edges')}: its ends are nodes of which types? Pass "
+            f"{option('nodes', 'FILE', of='TYPE')}"
+        )
     return {NODE: nodes}
 
 
@@ -354,7 +358,7 @@ def _guessed_ids(nodes: NumberedNodes) -> str:
     if how in ("given", "") or nodes.source is None:
         return ""
     others = ", ".join(repr(one) for one in list(nodes.source.columns)[:8] if one != name)
-    more = f"; another column is given by --id-column: {others}" if others else ""
+    more = f"; another column is given by {option('id_column')}: {others}" if others else ""
     return f"; the ids are those in {name!r} ({how}){more}"
 
 
@@ -368,10 +372,13 @@ def _same_numbers(nodes: NumberedNodes, unknown: str) -> str:
         return ""
     said = f"; its ids are written {written[0][0]!r} there and {unknown!r} here"
     digits, table = unknown.removeprefix("-"), nodes.source.name
-    if not digits.isdecimal() or str(int(digits)) != digits or is_query(table):
+    given = nodes.options.nodes
+    readable = isinstance(given, str) and not is_query(given)
+    if not digits.isdecimal() or str(int(digits)) != digits or not readable:
         return said  # to read the node table in another way would not help
     column = quoted(nodes.identity[0])
-    return (
-        f'{said}: with whole numbers, read it as --nodes "SELECT * REPLACE (CAST(CAST({column} AS '
-        f"DOUBLE) AS BIGINT) AS {column}) FROM '{table}'\""
+    query = (
+        f"SELECT * REPLACE (CAST(CAST({column} AS DOUBLE) AS BIGINT) AS {column}) FROM '{table}'"
     )
+    typed = f'"{query}"'
+    return f"{said}: with whole numbers, read it as {option('nodes', query, written=typed)}"

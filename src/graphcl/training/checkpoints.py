@@ -43,7 +43,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from graphcl.distributed import Share, any_of, current_share, from_rank, max_over
-from graphcl.errors import ParameterError, RunError, require
+from graphcl.errors import ParameterError, RunError, option, require
 from graphcl.files.atomic import remove_folder, whole_folder, write_whole
 from graphcl.sampling import DRAWS
 from graphcl.store.header import part_name
@@ -74,7 +74,8 @@ class Pace(NamedTuple):
         found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|min|epochs?)", text.replace(" ", ""))
         if not found or float(found[1]) == 0 or ("." in found[1] and "epoch" in found[2]):
             raise ParameterError(
-                f"train: --checkpoint-every must be like 60s, 5min, 10epochs or never; got {text!r}"
+                f"train: {option('checkpoint_every')} must be like 60s, 5min, 10epochs or never; "
+                f"got {text!r}"
             )
         if "epoch" in found[2]:
             return cls(0.0, int(found[1]))

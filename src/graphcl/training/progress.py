@@ -1,7 +1,7 @@
 """What a training reports as it goes: progress on stderr, and curves for TensorBoard.
 
 Everything here is an `on_step` or `on_epoch` of the loop, or an `on_rows` of inference. On a
-terminal progress is a bar with rate and ETA, elsewhere it is plain lines.
+terminal and in a notebook progress is a bar with rate and ETA, elsewhere it is plain lines.
 """
 
 import sys
@@ -9,13 +9,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from traceback import walk_stack
 from types import TracebackType
 from typing import Any, Self, TextIO
 
-from graphcl.errors import MissingExtraError
+from graphcl.errors import MissingExtraError, duration
+from graphcl.settings import LINE_EVERY_SECONDS
 from graphcl.training.loop import EpochMetrics, PartedMetrics, TrainingState
 
-LINE_EVERY_SECONDS = 5.0
 BAR_EVERY_SECONDS = 0.2
 
 
@@ -98,6 +99,17 @@ class RowProgress:
         )
 
 
+def somebody_watches() -> bool:
+    """Returns whether stderr is a terminal's or a notebook's, and scikit-learn did not call."""
+    callers = (frame.f_globals.get("__name__", "") for frame, _ in walk_stack(None))
+    watched = sys.stderr.isatty() or _in_notebook(sys.stderr)
+    return watched and not any(name.startswith("sklearn.") for name in callers)
+
+
+def _in_notebook(stream: TextIO) -> bool:
+    return type(stream).__module__.startswith("ipykernel.")
+
+
 @contextmanager
 def progress(
     *, label: str = "train", stream: TextIO | None = None, speaks: bool = True
@@ -109,6 +121,16 @@ def progress(
     stream = stream if stream is not None else sys.stderr
     if not speaks:
         yield TrainingProgress(lambda *_: None, float("inf"))
+        return
+    if _in_notebook(stream):
+
+        def rewrite(state: TrainingState, text: str) -> None:
+            bar = "━" * (20 * state.done // state.total)
+            line = f"{label} {bar:<20} {state.done}/{state.total} {text}"
+            print(f"\r{line:<100}", end="", file=stream, flush=True)
+
+        yield TrainingProgress(rewrite, BAR_EVERY_SECONDS)
+        print(file=stream, flush=True)
         return
     if not stream.isatty():
         yield TrainingProgress(
@@ -131,16 +153,6 @@ def progress(
             bar.update(task, total=state.total, completed=state.done, text=text)
 
         yield TrainingProgress(update, BAR_EVERY_SECONDS)
-
-
-def duration(seconds: float) -> str:
-    """Returns seconds as ``12 s``, ``3 min 05 s`` or ``2 h 10 min``."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
 class TensorBoardLog:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from graphcl.errors import MissingExtraError, require
+from graphcl.errors import MissingExtraError, option, require
 from graphcl.training.loop import EpochMetrics
 from graphcl.training.progress import TensorBoardLog
 
@@ -31,7 +31,7 @@ def parse_trackers(text: str | None) -> tuple[str, ...]:
         return ()
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in names:
-        require(name in TRACKERS, "train", "--log", ", ".join(TRACKERS), name)
+        require(name in TRACKERS, "train", option("log"), ", ".join(TRACKERS), name)
     return names
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.errors import GraphError, ParameterError, counted, suggestion
+from graphcl.errors import GraphError, ParameterError, counted, is_command, option, suggestion
 from graphcl.graphs.changing import (
     Changed,
     Delta,
@@ -233,9 +233,13 @@ def grow(
         options.require_one_type()
         weighted = graph.edge_weight is not None
         if lists and weighted and options.weight is None:
-            raise GraphError("update: the graph's edges have weights; name their column: --weight")
+            raise GraphError(
+                f"update: the graph's edges have weights; name their column: {option('weight')}"
+            )
         if options.weight is not None and not weighted:
-            raise GraphError("update: the graph's edges have no weights; leave --weight out")
+            raise GraphError(
+                f"update: the graph's edges have no weights; leave {option('weight')} out"
+            )
     new = read_new(graph, options, nodes=tables, edges=lists, computed=computed)
     empty = np.zeros(0, np.int64)
     growing = {
@@ -289,7 +293,7 @@ def _by_key(graph: Graph, option: str, given: Any) -> dict[Key, Any]:
     return {graph.relation(name).key: table for name, table in named.items()}
 
 
-def _by_name(option: str, given: Any, known: list[str]) -> dict[str, Any]:
+def _by_name(keyword: str, given: Any, known: list[str]) -> dict[str, Any]:
     """Returns tables by type or relation; one without a name is that of the only one.
 
     Of a graph with one type, a dictionary with another key than that is a table by columns.
@@ -302,7 +306,8 @@ def _by_name(option: str, given: Any, known: list[str]) -> dict[str, Any]:
             return named
     if len(known) != 1:
         which = ", ".join(known)
-        raise ParameterError(f"update: --{option}: of which of {which}? Write NAME=TABLE")
+        how = "Write NAME=TABLE" if is_command() else "Pass " + option(keyword, "TABLE", of="NAME")
+        raise ParameterError(f"update: {option(keyword)}: of which of {which}? {how}")
     return {known[0]: given}
 
 

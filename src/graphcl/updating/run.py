@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from graphcl.devices import resolve_device
-from graphcl.errors import ParameterError, RunError, counted, require
+from graphcl.errors import ParameterError, RunError, counted, option, require
 from graphcl.estimator.fitted import Fitted, align
 from graphcl.estimator.fitting import retrain as train_on
 from graphcl.estimator.inference import embed_fitted
@@ -48,8 +48,6 @@ from graphcl.updating.version import (
     write_result,
     write_tables,
 )
-
-KEEP = 10  # versions beside the training
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,7 @@ def update(
     graph: Any = None,
     retrain: bool = False,
     epochs: int | None = None,
-    keep: int = KEEP,
+    keep: int = versions.KEEP,
     device: str = "auto",
     verbose: bool = False,
     **options: Any,
@@ -163,7 +161,7 @@ def update_run(
     remove_edges: Any = None,
     retrain: bool = False,
     epochs: int | None = None,
-    keep: int = KEEP,
+    keep: int = versions.KEEP,
     device: torch.device,
     verbose: bool = False,
     on_note: Callable[[str], None] = lambda _: None,
@@ -175,9 +173,10 @@ def update_run(
     """
     given = (tables.nodes, edges, remove_nodes, remove_edges)
     if all(one is None for one in given) and not retrain:
-        raise ParameterError("update: nothing to do: give tables, or --retrain")
-    require(epochs is None or retrain, "update", "--epochs", "given with --retrain", epochs)
-    require(keep >= 1, "update", "--keep", "at least 1", keep)
+        raise ParameterError(f"update: nothing to do: give tables, or {option('retrain', True)}")
+    known = f"given with {option('retrain', True)}"
+    require(epochs is None or retrain, "update", option("epochs"), known, epochs)
+    require(keep >= 1, "update", option("keep"), "at least 1", keep)
     clock = _Clock()
     run = versions.run_root(run)
     runs.read_config(run)
@@ -189,7 +188,7 @@ def update_run(
         clock("reading the run")
         grown = grow(
             graph,
-            delta_options(base, config, replace(tables, nodes=None)),
+            delta_options(base, replace(tables, nodes=None)),
             nodes=tables.nodes,
             edges=edges,
             remove_nodes=remove_nodes,
@@ -312,13 +311,13 @@ def _refuse_other_version(base: Path, graph: Graph) -> None:
         raise RunError(f"{root}: is at version {number}, whose graph it holds; {advice}")
 
 
-def delta_options(base: Path, config: runs.RunConfig, given: TableOptions) -> TableOptions:
+def delta_options(base: Path, given: TableOptions) -> TableOptions:
     """Returns the options to read new tables with: those given, completed from the training's.
 
     Raises:
         RunError: what the run keeps of them is damaged.
     """
-    trained = trained_tables(base, config) or TableOptions()
+    trained = trained_tables(base) or TableOptions()
     merged = given.after(trained)
     return replace(
         merged,

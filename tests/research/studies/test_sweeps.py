@@ -29,7 +29,7 @@ def test_epochs_are_probed_on_the_way(tmp_path, tiny, monkeypatch):
     by = {row["epochs"]: row for row in found}
     assert set(by) == {0, 2, 3}
     for epochs in (2, 3):
-        recipe = load_recipe("cora").with_values(dim=8, epochs=epochs)
+        recipe = load_recipe("cora").replace(dim=8, epochs=epochs)
         z = GraphCL(recipe, seed=0, device="cpu").fit_transform(tiny["cora"])
         assert by[epochs]["accuracy"] == linear_probe(z, tiny["cora"]).accuracy
 

@@ -46,7 +46,7 @@ def test_it_is_the_encoder_of_the_shipped_recipe(name):
 
 
 def test_its_weights_are_those_training_starts_from(graph):
-    recipe = load_recipe("cora").with_values(dim=8)
+    recipe = load_recipe("cora").replace(dim=8)
     encoder = Components(recipe).new_encoder(Schema.plain(graph.num_features), seed=3)
     untrained = embed(
         encoder, *graph_tensors(graph, device=CPU, feature_scaling=recipe.feature_scaling)

@@ -81,7 +81,8 @@ def _graph(nodes: int) -> Graph:
 def _seconds(recipe: Recipe, graph: Graph, seed: int, device: torch.device) -> float:
     """Returns the seconds of a sampled epoch, or of the median step on the whole graph."""
     if recipe.mode == "sampled":
-        return GraphCL(recipe, seed=seed, device=str(device)).fit(graph).history_[-1].seconds
+        model = GraphCL(recipe, seed=seed, device=str(device), verbose=False)
+        return model.fit(graph).history_[-1].seconds
     return _step_seconds(recipe, graph, seed, device)
 
 

@@ -113,7 +113,7 @@ def training_job(
 
     def run() -> Iterable[Scoring]:
         data = cached_dataset(dataset)
-        model = GraphCL(recipe, seed=seed, device=str(plan.device))
+        model = GraphCL(recipe, seed=seed, device=str(plan.device), verbose=False)
         z = model.fit_transform(data)
         row = about | {"settings": settings} | measure(model)
         yield probe_scoring(row, z, data, device=plan.device)

@@ -95,7 +95,7 @@ def _epochs_job(plan: Plan, dataset: str, seed: int) -> Job:
 
     def run() -> Iterable[Scoring]:
         graph = load_one_graph(dataset)
-        model = GraphCL(recipe, seed=seed, device=str(plan.device))
+        model = GraphCL(recipe, seed=seed, device=str(plan.device), verbose=False)
         (prepared,) = Components(recipe).prepare([graph])
         tensors = prepared.tensors(plan.device)
         untrained = Components(recipe).new_encoder(prepared.schema, seed=seed).to(plan.device)

@@ -29,7 +29,7 @@ class Trainer:
         self, data: Data, *, seed: int, device: torch.device, on_epoch: OnEpoch = silent
     ) -> Rows:
         """Returns the embeddings, ``[num_nodes, dim]``; for a collection, in their order."""
-        model = GraphCL(self.recipe, seed=seed, device=str(device))
+        model = GraphCL(self.recipe, seed=seed, device=str(device), verbose=False)
         model.fit(data, on_epoch=lambda metrics: on_epoch(metrics.epoch, self.recipe.epochs))
         z: Any = model.transform(data)
         self.costs |= {"loss": model.history_[-1].loss, "train_seconds": model.seconds_}
