@@ -9,7 +9,7 @@ usage: python -m benchmarks.update speed [--nodes 1000000] [--anywhere 0 0.01 1]
        python -m benchmarks.update page [--check]
 
 `speed`: a graph of degree 20 with 64 features that grows in time: a node links to ten of the 2,000
-nodes before it. One per cent of new nodes is added by `graphcl.update`, from tables, to a run with
+nodes before it. One per cent of new nodes is added by `Run.update`, from tables, to a run with
 two layers of 128, whose graph is mapped from a store. `--anywhere` is the share of the new links
 that lead to any node of the graph instead of a recent one: two hops from a thousand such links is
 most of the graph, and all of it must then be computed to be exact. Then as many nodes come again:
@@ -124,14 +124,16 @@ def speed(folder: Path, number: int, shares: list[float]) -> Any:
     random = np.random.default_rng(1)
     graph, model, run = trained(folder, number)
     more = number // 100
-    graphcl.update(run, graph=graph, **tables(random, number, 100, 0.0), device="cpu")  # compiles
+    graphcl.Run(run, graph=graph, device="cpu").update(
+        **tables(random, number, 100, 0.0)
+    )  # compiles
     for share in shares:
-        graphcl.rollback(run, 0)
+        graphcl.Run(run).rollback(0)
         for step, before in enumerate((number, number + more)):
             new = tables(random, before, more, share)
             began, busy = time.perf_counter(), time.process_time()
             given: Any = {"graph": None if step else graph, "device": "cpu", "keep": 2}
-            done = graphcl.update(run, **given, **new)
+            done = graphcl.Run(run).update(**given, **new)
             seconds, busy = time.perf_counter() - began, time.process_time() - busy
             whole = Graph.open(done.path / "graph")
             whole.check()
@@ -183,7 +185,7 @@ def commands(folder: Path, number: int, shares: list[float]) -> Any:
     cli = [sys.executable, "-m", "graphcl"]
     rest: list[str | Path] = ["--graph", folder / "store", "--keep", "2"]
     for share in shares:
-        graphcl.rollback(run, 0) if (run / "versions").exists() else None
+        graphcl.Run(run).rollback(0) if (run / "versions").exists() else None
         taken = {}
         for name, before in (("first update", number), ("second update", number + more)):
             new = tables(random, before, more, share)
@@ -302,12 +304,12 @@ def aligned(folder: Path, name: str, seed: int, shares: list[float]) -> Any:
 
     new_edges = pyarrow.table({"source": edges[0, ~known], "target": edges[1, ~known]})
     given: Any = {"nodes": graph.x[later], "node_ids": later, "edges": new_edges}
-    embedded = graphcl.update(run, graph=old, **given, device="cpu")
+    embedded = graphcl.Run(run, graph=old, device="cpu").update(**given)
     updated = score(np.load(embedded.path / "embeddings.npy"))
     for share in shares:
-        graphcl.rollback(run, embedded.version)
+        graphcl.Run(run).rollback(embedded.version)
         epochs = max(1, round(share * len(model.history_)))
-        trained = graphcl.update(run, retrain=True, epochs=epochs, device="cpu")
+        trained = graphcl.Run(run, device="cpu").update(retrain=True, epochs=epochs)
         after = np.load(trained.path / "embeddings.npy")
         fitted: Any = GraphCL.load(run, device="cpu")._fitted
         turn, shift = (one.numpy() for one in fitted.alignment.tensors().values())

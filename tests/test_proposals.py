@@ -256,7 +256,6 @@ CALLS = {
     "there are no labels; pass": predicted,
     "name attributes": lambda **more: graphcl.Graph.from_networkx(drawn(), **more),
     "from_networkx: the graph has no": lambda **more: graphcl.Graph.from_networkx(drawn(), **more),
-    "does not hold its graph": lambda **more: graphcl.update("run", edges="ring.csv", **more),
     "a typed graph needs edges": lambda **more: graphcl.read_tables(
         **{"nodes": {"author": "authors.csv"}, **more}
     ),

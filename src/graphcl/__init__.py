@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     from graphcl.losses import nt_xent
     from graphcl.opening import open_graph
     from graphcl.recipes import Recipe
-    from graphcl.reporting.page import report
-    from graphcl.runs.versions import read_embeddings, rollback
+    from graphcl.run import Run
     from graphcl.tabular.build import read_tables
-    from graphcl.updating.run import update
 
 # Where each public name lives. It is fetched on first use: torch and scikit-learn take seconds to
 # import, and `graphcl --help` needs neither.
@@ -31,6 +29,7 @@ _HOMES = {
     "GraphCLError": "graphcl.errors",
     "GraphCollection": "graphcl.graphs.collection",
     "Recipe": "graphcl.recipes",
+    "Run": "graphcl.run",
     "cluster": "graphcl.answers.grouping",
     "evaluate_links": "graphcl.answers.linking",
     "linear_probe": "graphcl.evaluation",
@@ -41,11 +40,7 @@ _HOMES = {
     "open_graph": "graphcl.opening",
     "predict": "graphcl.answers.prediction",
     "probe_scorer": "graphcl.estimator.transformer",
-    "read_embeddings": "graphcl.runs.versions",
     "read_tables": "graphcl.tabular.build",
-    "report": "graphcl.reporting.page",
-    "rollback": "graphcl.runs.versions",
-    "update": "graphcl.updating.run",
 }
 
 __all__ = [
@@ -54,6 +49,7 @@ __all__ = [
     "GraphCLError",
     "GraphCollection",
     "Recipe",
+    "Run",
     "cluster",
     "evaluate_links",
     "linear_probe",
@@ -64,11 +60,7 @@ __all__ = [
     "open_graph",
     "predict",
     "probe_scorer",
-    "read_embeddings",
     "read_tables",
-    "report",
-    "rollback",
-    "update",
 ]
 
 

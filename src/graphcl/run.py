@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import RunError, counted, option, require
+from graphcl.errors import GraphCLError, RunError, counted, is_command, option, require
 from graphcl.graphs.nodes import Nodes
 from graphcl.runs import files as runs
 from graphcl.runs import versions
 from graphcl.runs.nodes import lacks_embeddings, read_nodes, run_types, type_folder
 from graphcl.runs.results import read_result
+from graphcl.runs.versions import KEEP
 from graphcl.settings import LINKS_BY
 from graphcl.store.columns import Ids
 from graphcl.tabular.options import TableOptions
@@ -31,6 +32,7 @@ if TYPE_CHECKING:  # each is imported by the answer that needs it
     from graphcl.graphs.graph import Graph
     from graphcl.graphs.relation import Relation
     from graphcl.opening import AnyGraph
+    from graphcl.reporting.page import Page
     from graphcl.updating.run import Update
 
 Array = npt.NDArray[Any]
@@ -44,7 +46,8 @@ class Run:
     that it was trained on; one that was updated keeps it.
 
     Args:
-        path: the folder that `graphcl train` or `GraphCL.save` wrote.
+        path: the folder that `graphcl train` or `GraphCL.save` wrote. That of one of its versions
+            stands for this version, whichever is in use.
         graph: the graph that it was trained on, where the run does not find it itself: a `Graph`,
             or whatever `open_graph` takes. With `embeddings`, the path of their store in parts.
         embeddings: the path of a folder of shards, which `graphcl embed RUN PARTS` wrote; they are
@@ -66,12 +69,14 @@ class Run:
         **tables: Any,
     ) -> None:
         self.path = versions.run_root(Path(path))
+        self._version = None if self.path == Path(path) else Path(path)
         self.device = device
         self._given, self._tables = graph, TableOptions(**tables)
         self._shards = None if embeddings is None else Path(embeddings)
+        self._given_of: Path | None = None  # the version that the graph was given for
         self._kept: dict[tuple[str, Path], Any] = {}
         self.read_graph: Callable[[Path], AnyGraph] = self._read_graph
-        runs.read_config(self.folder, baselines=True)
+        runs.read_config(self.path, baselines=True)
 
     def reading(self, tables: TableOptions, read_graph: "Callable[[Path], AnyGraph]") -> Self:
         """Sets how the graph is read, as a command does."""
@@ -92,13 +97,13 @@ class Run:
 
     @property
     def folder(self) -> Path:
-        """The folder of the version that is in use."""
-        return versions.current_run(self.path)
+        """The folder of the version that is in use, or that was named."""
+        return self._version or versions.current_run(self.path)
 
     @property
     def version(self) -> int:
-        """The number of the version that is in use; 0 is the training."""
-        return versions.current_number(self.path)
+        """The number of the version that is in use, or that was named; 0 is the training."""
+        return int(self._version.name) if self._version else versions.current_number(self.path)
 
     @property
     def versions(self) -> list[versions.Version]:
@@ -160,26 +165,29 @@ class Run:
         from graphcl.graphs.collection import as_graphs
         from graphcl.runs.graph import graph_fingerprint, read_run_graph
 
-        if self._given is None or isinstance(self._given, str | Path):
-            given = None if self._given is None else str(self._given)
-            return read_run_graph(folder, given, self._tables)
+        self._given_of = self._given_of or folder
+        if self._given is None or folder != self._given_of:
+            return read_run_graph(folder)
+        if isinstance(self._given, str | Path):
+            return read_run_graph(folder, str(self._given), self._tables)
         graph = as_graphs(self._given)
         expected = runs.read_config(folder, baselines=True).origin.fingerprint
-        if expected and versions.own_graph(folder) is None and graph_fingerprint(graph) != expected:
+        if expected and graph_fingerprint(graph) != expected:
             raise RunError(f"{self.path}: graph is not the one that the run was trained on")
         return graph
 
-    def one_graph(self, what: str) -> "Graph":
-        """Returns the graph, if the run has one.
+    def one_graph(self, folder: Path | None = None) -> "Graph":
+        """Returns the graph of the version in use, or of another folder, if the run has one graph.
 
         Raises:
-            RunError: it has several; `what` is of one.
+            RunError: it has several; what is asked is of one.
         """
         from graphcl.graphs.graph import Graph
 
-        if not isinstance(self.graph, Graph):
-            raise RunError(f"{self.path}: has {len(self.graph.graphs)} graphs; {what} of one")
-        return self.graph
+        graph = self.graph if folder is None else self.read_graph(folder)
+        if not isinstance(graph, Graph):
+            raise RunError(f"{self.path}: has {len(graph.graphs)} graphs; this is asked of one")
+        return graph
 
     def type_folder(
         self, node_type: str | None = None, fits: Callable[[Nodes], bool] = lambda _: False
@@ -203,7 +211,7 @@ class Run:
             return likely[0]
         raise RunError(
             f"{self.path}: its graph has several types ({', '.join(names)}); name one: "
-            f"--type {names[0]}"
+            f"{option('node_type', names[0])}"
         )
 
     def type_of(self, folder: Path) -> str | None:
@@ -215,8 +223,6 @@ class Run:
         self,
         node_type: str | None = None,
         fits: Callable[[Nodes], bool] = lambda _: False,
-        *,
-        owner: str = "Run",
     ) -> tuple[Any, Nodes]:
         """Returns the embeddings of a type, and what the run keeps of its nodes.
 
@@ -233,25 +239,31 @@ class Run:
         if self._shards is not None:
             from graphcl.answers.inputs import shards_of_run
 
-            tables = not self._tables.given()
-            require(tables, owner, "--graph", "a store in parts, not tables", self._given)
-            return shards_of_run(self.folder, self._shards, self._given, owner, node_type=kind)
+            self._require_parts()
+            who = str(self.path)
+            return shards_of_run(self.folder, self._shards, self._given, who, node_type=kind)
         given = self._given is not None or bool(self._tables.given())
-        if lacks_embeddings(self.folder):
-            from graphcl.training_run import keep_embeddings
-
-            keep_embeddings(self.folder, self.graph)
+        if self.keep_embeddings():
             given = False  # what the run keeps is of this graph
-        if kind is not None:
-            what = "left out: the run has the nodes of its types"
-            require(not given, owner, "--graph", what, self._given)
         z, nodes = runs.read_embeddings(folder), None if given else read_nodes(folder)
-        if nodes is None and kind is not None:
-            raise RunError(f"{folder}: has no nodes.npz; train again")
-        nodes = nodes or describe_nodes(self.graph)
+        nodes = nodes or describe_nodes(self.graph, kind)
         if nodes.num_nodes != len(z):
             raise RunError(f"{self.path}: {len(z)} embeddings for {nodes.num_nodes} nodes")
         return z, nodes
+
+    def keep_embeddings(self) -> bool:
+        """Embeds the graph if a training over parts has left that to be done, and says whether."""
+        if not lacks_embeddings(self.folder):
+            return False
+        from graphcl.training_run import keep_embeddings
+
+        keep_embeddings(self.folder, self.graph, device=self.device)
+        return True
+
+    def _require_parts(self) -> None:
+        parts = not self._tables.given()
+        what = "a store in parts, not tables"
+        require(parts, str(self.path), option("graph"), what, self._given)
 
     def predict(
         self,
@@ -278,39 +290,36 @@ class Run:
         """
         from graphcl.answers.prediction import NODES, known_labels, predict_known
 
-        require(learn in LEARN, "predict", "learn", " or ".join(LEARN), learn)
+        require(learn in LEARN, "predict", option("learn"), " or ".join(LEARN), learn)
         require(nodes in NODES, "predict", "nodes", " or ".join(NODES), nodes)
-        z, own = self.rows(node_type, _is_labelled, owner="predict")
+        z, own = self.rows(node_type, is_labelled)
         truth = self._own_labels(own) if labels is None else known_labels(labels, own.ids)
         known = truth
         if learn == "train":
             if own.split_codes is None:
-                raise RunError(
-                    f"{self.path}: has no split; --learn train needs train and test nodes"
-                )
+                what = f"{option('learn', 'train')} needs train and test nodes"
+                raise RunError(f"{self.path}: has no split; {what}")
             known = truth.only(np.isin(own.split_codes, (1, 2)))
         elif known.known.all() and nodes != "all":
-            hint = "; --learn train hides those of test nodes" * (own.split_codes is not None)
+            every = "--all" if is_command() else "nodes='all'"
+            hint = f"; {option('learn', 'train')} hides those of test nodes"
             raise RunError(
-                f"{self.path}: all {len(z):,} nodes have a label; --all predicts them too{hint}"
+                f"{self.path}: all {len(z):,} nodes have a label; {every} predicts them too"
+                f"{'' if own.split_codes is None else hint}"
             )
         found = predict_known(z, own.ids, known, nodes=nodes, seed=seed)
         return replace(found, test=found.score(truth)) if learn == "train" else found
 
     def _own_labels(self, nodes: Nodes) -> "KnownLabels":
-        import shlex
-
         from graphcl.answers.prediction import known_labels
         from graphcl.store.header import is_parts
 
         if nodes.y is None:
             trained = runs.read_config(self.folder, baselines=True).origin.graph
             parted = bool(trained) and is_parts(Path(trained))
-            hint = f", or pass --graph {shlex.quote(trained)}" if parted else ""
-            raise RunError(
-                f"{self.path}: has no labels; give some with --labels FILE (columns: id and label)"
-                f"{hint}"
-            )
+            hint = f", or pass {option('graph', trained)}" if parted else ""
+            some = "--labels FILE (columns: id and label)" if is_command() else "labels="
+            raise RunError(f"{self.path}: has no labels; give some with {some}{hint}")
         return known_labels(nodes.y.astype(np.int64), nodes.ids, nodes.class_names)
 
     def cluster(
@@ -333,7 +342,7 @@ class Run:
         """
         from graphcl.answers.grouping import cluster
 
-        z, nodes = self.rows(node_type, owner="cluster")
+        z, nodes = self.rows(node_type)
         found = cluster(np.asarray(z), count, method=method, least=least, seed=seed)
         return replace(found, ids=nodes.ids[:])
 
@@ -364,8 +373,8 @@ class Run:
         from graphcl.answers.similar import find_neighbours, stored_index
 
         require(k >= 1, "neighbors", "k", "at least 1", k)
-        fits = partial(_has_all, wanted=nodes)
-        z, own = self.rows(node_type, fits, owner="neighbors")
+        fits = partial(has_all, wanted=nodes)
+        z, own = self.rows(node_type, fits)
         places = self._places(own, nodes, rows)
         index, why = None, ""
         if self._shards is None:
@@ -397,59 +406,37 @@ class Run:
             on_note: is told when an index is built.
 
         Raises:
-            RunError: an id is unknown, there are several graphs, or several relations.
+            GraphError: an id is unknown, or there are several relations and none is named.
+            RunError: there are several graphs.
         """
-        from graphcl.answers.linking import (
-            RelationScores,
-            missing_links,
-            relation_links,
-            score_pairs,
-        )
+        from graphcl.answers.linking import links
         from graphcl.answers.similar import stored_index
         from graphcl.evaluation.nearest import EXACT_ROWS
 
-        require(by in LINKS_BY, "links", "by", " or ".join(LINKS_BY), by)
-        require(k >= 1, "links", "k", "at least 1", k)
-        everywhere = nodes is None and rows is None
-        if self.types:
-            require(by == LINKS_BY[0], "links", "by", f"{LINKS_BY[0]} for a typed graph", by)
-            one = self.relation(relation)
-            ends = [self.rows(kind, owner="links") for kind in (one.source, one.target)]
-            z = {kind: end[0] for kind, end in zip((one.source, one.target), ends, strict=True)}
-            scores = RelationScores.of(z, one, self.one_graph("links are"))
-            of = None if everywhere else self._places(ends[0][1], nodes, rows)
-            ids = ends[0][1].ids, ends[1][1].ids
-            return relation_links(scores, ids, pairs=pairs, rows=of, k=k)
-        require(relation is None, "links", "relation", "None for a plain graph", relation)
-        rows_z, own = self.rows(owner="links")
-        if pairs is not None:
-            graph = None if by == LINKS_BY[0] else self.one_graph("links are")
-            return score_pairs(rows_z, own.ids, pairs, graph, by=by)
-        graph, index = self.one_graph("links are"), None
-        if len(rows_z) > EXACT_ROWS and by == LINKS_BY[0]:
-            index, why = stored_index(self.folder, rows_z)
+        by_rows = by == LINKS_BY[0] and not self.types
+        z, index = self.embeddings, None
+        if by_rows and pairs is None and len(z) > EXACT_ROWS:
+            index, why = stored_index(self.folder, z)
             if why:
-                on_note(f"built an index of {counted(len(rows_z), 'node')} ({why})")
-        of = None if everywhere else self._places(own, nodes, rows)
-        return missing_links(rows_z, own.ids, graph, rows=of, k=k, index=index, by=by)
+                on_note(f"built an index of {counted(len(z), 'node')} ({why})")
+        graph = self.nodes() if by_rows and pairs is not None else self.one_graph()
+        how: Any = {"nodes": nodes, "rows": rows, "relation": relation, "by": by, "index": index}
+        return links(z, pairs, graph=graph, k=k, **how)
 
-    def relation(self, name: str | None = None) -> "Relation":
-        """Returns a relation of the graph; not named, the only one.
+    def relation(self, name: str | None = None) -> "Relation | None":
+        """Returns the relation of a graph with types that links are of; None for a plain graph.
+
+        Args:
+            name: None is the only one.
 
         Raises:
-            RunError: there are several, and none is named.
+            GraphError: there are several, and none is named; or the graph has no types.
         """
-        graph = self.one_graph("links are")
-        if name is not None:
-            return graph.relation(name)
-        if len(graph.relations) != 1:
-            names = ", ".join(":".join(key) for key in graph.relations)
-            first = next(iter(graph.relations))[1]
-            raise RunError(
-                f"{self.path}: its graph has several relations ({names}); name one: "
-                f"{option('relation', first)}"
-            )
-        return graph.only_relation
+        from graphcl.answers.linking import meant_relation
+
+        if not self.types and name is None:
+            return None
+        return meant_relation(self.one_graph(), name)
 
     def evaluate_links(
         self,
@@ -458,27 +445,201 @@ class Run:
         negatives: int = 100,
         relation: str | None = None,
         seed: int = 0,
+        verbose: bool | None = None,
     ) -> "LinkEvaluation":
-        """Says what link scores are worth on this graph; see `graphcl.evaluate_links`."""
-        from graphcl.answers.linking import evaluate_links
+        """Says what link scores are worth on this graph.
 
-        name = ":".join(self.relation(relation).key) if self.types else None
-        how: Any = {"share": share, "negatives": negatives, "seed": seed}
-        return evaluate_links(self.model, self.one_graph("links are"), relation=name, **how)
+        A model with the run's settings is trained without some linked pairs, and ranks them.
 
-    def update(self, **changes: Any) -> "Update":
-        """Brings the run up to date with a graph that has changed: a new version of the run.
-
-        It takes what `graphcl.updating.run.update` takes: tables of `nodes` and `edges`, what is
-        removed (`remove_nodes`, `remove_edges`), and `retrain`.
+        Args:
+            share: of the linked pairs that are removed.
+            negatives: pairs that are not linked, for each that was removed.
+            relation: of a graph with types: which; not needed if it has one.
+            seed: decides which pairs are removed.
+            verbose: show progress; None does so in terminals and notebooks.
         """
-        from graphcl.updating.run import update
+        from graphcl.answers.linking import evaluate_links
+        from graphcl.estimator import GraphCL
 
-        given = self._given
-        return update(self.path, graph=given, device=self.device, **changes)
+        model = GraphCL.load(self.folder, device=self.device)
+        model.verbose = verbose
+        how: Any = {"share": share, "negatives": negatives, "relation": relation, "seed": seed}
+        return evaluate_links(model, self.one_graph(), **how)
+
+    def report(
+        self,
+        out: str | Path | None = None,
+        *,
+        node_type: str | None = None,
+        layout: str = "umap",
+        without_graph: bool = False,
+        seed: int = 0,
+        overwrite: bool = False,
+        on_note: Callable[[str], object] = lambda _: None,
+    ) -> "Page":
+        """Writes one HTML file that shows the run: graph, training, map of embeddings, scores.
+
+        It needs no network. If there are labels, they colour the map. What was asked of the run
+        with the command line is on it, too.
+
+        Args:
+            out: the file, `.html`; None is `report.html` in the run, which is replaced.
+            node_type: of a graph with types: which; None is the only one with labels.
+            layout: of the map: ``umap``, or ``pca``, which is faster and needs no extra.
+            without_graph: leave out what needs the graph.
+            seed: decides the map, clusters and samples.
+            overwrite: replace an existing file.
+            on_note: is told what is left out, and why.
+
+        Raises:
+            GraphCLError: the graph does not fit the run, or the file is there.
+        """
+        from graphcl.reporting.contents import Sharded
+        from graphcl.reporting.page import check_page, write_page
+
+        folder = self.type_folder(node_type, is_labelled)
+        kind, target = self.type_of(folder), Path(folder / "report.html" if out is None else out)
+        check_page(target, layout, overwrite=overwrite or out is None)
+        graph, why, sharded = None, "it was not asked for", None
+        if self._shards is not None:
+            require(
+                kind is None, "report", option("embeddings"), "left out for a typed graph", "it"
+            )
+            self._require_parts()
+            sharded = Sharded(self.folder, self._shards, self._given, seed=seed)
+        elif not without_graph and (kind is None or not (self.folder / runs.RESULT).is_file()):
+            graph, why = self._readable_graph(on_note)
+        if sharded is None:
+            self.keep_embeddings()
+        how: Any = {"layout": layout, "seed": seed, "why": why, "node_type": kind}
+        return write_page(target, self.folder, graph, sharded=sharded, **how)
+
+    def _readable_graph(self, on_note: Callable[[str], object]) -> "tuple[AnyGraph | None, str]":
+        """Returns the graph, or None and the reason why it cannot be read.
+
+        Raises:
+            RunError: it is not read on the run's word, or another one was given.
+        """
+        from graphcl.runs.graph import UntrustedRunError
+
+        try:
+            return self.graph, ""
+        except UntrustedRunError as error:
+            raise RunError(f"{error}, or do without: {option('without_graph', True)}") from None
+        except GraphCLError as error:
+            if self._given is not None:
+                raise
+            on_note(f"{error}; continuing without the graph")
+            return None, str(error)
+
+    def export(
+        self,
+        to: str,
+        out: str | Path | None = None,
+        *,
+        licence: str | None = None,
+        overwrite: bool = False,
+    ) -> Path:
+        """Writes the model for other programs, and returns the file or folder.
+
+        Args:
+            to: ``onnx``, ``torch`` (a `torch.export` program), or ``card``: a folder with weights,
+                configuration and a model card.
+            out: None is `model.onnx`, `model.pt2` or `card` in the working directory.
+            licence: of the model, for the card: ``mit``, ``apache-2.0``, ``cc-by-4.0``, ….
+            overwrite: replace what is there.
+
+        Raises:
+            RunError: it is there already.
+        """
+        from graphcl.estimator.fitted import Fitted
+        from graphcl.exporting.card import check_card, write_card
+        from graphcl.exporting.program import KINDS, write_program
+        from graphcl.files.atomic import check_new_file
+
+        known = (*KINDS, "card")
+        require(to in known, "export", option("to"), " or ".join(known), to)
+        of_card = f"given with {option('to', 'card')}"
+        require(to == "card" or licence is None, "export", option("licence"), of_card, licence)
+        if to == "card":
+            target = Path(out or "card")
+            check_card(target, overwrite=overwrite)
+            write_card(target, self.folder, licence=licence or "unknown")
+            return target
+        target = Path(out or f"model{KINDS[to]}")
+        check_new_file(target, (KINDS[to],), RunError, overwrite=overwrite)
+        write_program(target, to, Fitted.read(self.folder))
+        return target
+
+    def update(
+        self,
+        *,
+        nodes: Any = None,
+        edges: Any = None,
+        remove_nodes: Any = None,
+        remove_edges: Any = None,
+        retrain: bool = False,
+        epochs: int | None = None,
+        keep: int = KEEP,
+        verbose: bool = False,
+        on_note: Callable[[str], None] = lambda _: None,
+        **options: Any,
+    ) -> "Update":
+        """Brings the run up to date with a graph that has changed; makes a new version of it.
+
+        Nodes are named by their ids. Those whose L-hop surroundings changed are embedded again, no
+        others. The result is that of embedding the new graph whole, to 1e-6 of the largest number.
+        Features are prepared and scaled as in training. Whatever reads the run uses the new
+        version from then on; `rollback` goes back.
+
+        Args:
+            nodes: a table of new nodes, and of known ones whose features are replaced, in any form
+                that `read_tables` takes. Of known nodes, columns that the table lacks keep their
+                values. Of a graph with types, a dictionary of tables by type; likewise
+                `remove_nodes`, and `edges` and `remove_edges` by relation.
+            edges: a list of new edges; of one that is there, the weight is replaced.
+            remove_nodes: a table with a column of ids, or a list of ids.
+            remove_edges: a list of edges to remove, before new ones are added.
+            retrain: go on training from the weights, embed all nodes, and turn the new space to the
+                old one by orthogonal Procrustes on nodes that did not change.
+            epochs: of `retrain`; None is a tenth of the training's.
+            keep: how many versions are kept beside the training; the oldest are removed.
+            verbose: show progress on stderr.
+            on_note: is told what is noticed in the tables.
+            options: as of `read_tables`: `id_column`, `label`, ….
+
+        Returns:
+            An `Update`: the version's number and folder, counts, seconds and the drift.
+
+        Raises:
+            GraphCLError: the tables do not fit the graph or the run. Nothing is changed then.
+        """
+        from graphcl.devices import resolve_device
+        from graphcl.updating.run import update_run
+
+        tables = [nodes, edges, remove_nodes, remove_edges]
+        nodes, *others = [str(one) if isinstance(one, Path) else one for one in tables]
+        return update_run(
+            self.path,
+            self.one_graph,
+            TableOptions(**{"nodes": nodes, **options}),
+            edges=others[0],
+            remove_nodes=others[1],
+            remove_edges=others[2],
+            retrain=retrain,
+            epochs=epochs,
+            keep=keep,
+            device=resolve_device(self.device),
+            verbose=verbose,
+            on_note=on_note,
+        )
 
     def rollback(self, version: int | None = None) -> int:
-        """Makes an earlier version the one in use, by default the one before; returns it."""
+        """Makes an earlier version the one in use, by default the one before; returns its number.
+
+        Raises:
+            RunError: there is no such version.
+        """
         return versions.rollback(self.path, version)
 
     def _places(self, nodes: Nodes, ids: Any, rows: Any) -> Array:
@@ -488,10 +649,12 @@ class Run:
         return found if isinstance(found, np.ndarray) else every[found or slice(None)]
 
 
-def _is_labelled(nodes: Nodes) -> bool:
+def is_labelled(nodes: Nodes) -> bool:
+    """Returns whether nodes have labels."""
     return nodes.y is not None
 
 
-def _has_all(nodes: Nodes, wanted: Any) -> bool:
+def has_all(nodes: Nodes, wanted: Any) -> bool:
+    """Returns whether some ids are among those of the nodes."""
     given = [wanted] if isinstance(wanted, str) or np.ndim(wanted) == 0 else wanted
     return set(map(str, given)) <= set(map(str, nodes.ids.tolist()))

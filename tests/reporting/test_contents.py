@@ -6,7 +6,7 @@ import pytest
 
 import graphcl
 from graphcl.cli.main import run
-from graphcl.errors import GraphError, ParameterError
+from graphcl.errors import ParameterError
 from graphcl.estimator import GraphCL
 from graphcl.graphs.graph import Graph
 from graphcl.partitioned.nodes import read_parts_nodes
@@ -91,7 +91,7 @@ def test_few_labelled_nodes_are_scored_of_many(here, monkeypatch):
 def test_the_command_and_python_write_a_page(here, capsys):
     shards = ["--embeddings", "z.npy", "--graph", "parts"]
     assert run(["report", "run", "--map", "pca", "--out", "a.html", *shards]) == 0
-    graphcl.report("run", "parts", "b.html", layout="pca", embeddings="z.npy")
+    graphcl.Run("run", graph="parts", embeddings="z.npy").report("b.html", layout="pca")
     page = Path("a.html").read_text()
     assert page == Path("b.html").read_text()
     for text in ("Confusion matrix", "Neighbour agreement", "are left out"):
@@ -100,6 +100,4 @@ def test_the_command_and_python_write_a_page(here, capsys):
     alone = ["report", "run", "--map", "pca", "--embeddings", "z.npy"]
     assert "--graph must be the store in parts" in fails(capsys, *alone)
     with pytest.raises(ParameterError, match="the store in parts"):
-        graphcl.report("run", None, "c.html", layout="pca", embeddings="z.npy")
-    with pytest.raises(GraphError, match="belong to a run"):
-        graphcl.report(GraphCL(), "parts", "c.html", layout="pca", embeddings="z.npy")
+        graphcl.Run("run", embeddings="z.npy").report("c.html", layout="pca")

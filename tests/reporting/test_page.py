@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import graphcl
-from graphcl.errors import GraphError, ParameterError, RunError
+from graphcl.errors import ParameterError, RunError
 from graphcl.estimator import GraphCL
 from graphcl.evaluation.drift import measure_drift
 from graphcl.graphs.graph import Graph
@@ -25,7 +25,6 @@ from graphcl.reporting.page import (
     quantised,
     relative,
     render,
-    report,
     script_json,
 )
 from graphcl.runs.files import Origin, RunConfig
@@ -317,39 +316,51 @@ def model(graph):
     return GraphCL(dim=8, epochs=2, device="cpu").fit(graph)
 
 
-def test_a_model_gets_the_page_that_a_run_would_get(model, graph, tmp_path):
-    out = tmp_path / "page.html"
-    assert graphcl.report(model, graph, out, layout="pca") == out
-    page = out.read_text()
-    for text in ("accuracy on test nodes", "Confusion matrix", "Alignment", "Loss (NT-Xent)"):
-        assert text in page
-    with pytest.raises(RunError, match="already exists"):
-        report(model, graph, out, layout="pca")
-    report(model, graph, out, layout="pca", overwrite=True)
-
-
-def test_without_labels_and_from_a_run(model, graph, tmp_path):
-    bare = Graph.from_edge_index(graph.edge_index(), graph.x)
-    page = report(model, bare, tmp_path / "a.html", layout="pca").read_text()
-    assert "the graph has no labels" in page
+@pytest.fixture
+def saved(model, graph, tmp_path):
+    """A run that a model wrote; it has no result.json, and does not know where its graph is."""
     model.save(tmp_path / "run", graph=graph)
-    page = report(tmp_path / "run", graph, tmp_path / "b.html", layout="pca").read_text()
-    assert "Alignment" in page
-    page = report(tmp_path / "run", out=tmp_path / "c.html", layout="pca").read_text()
-    assert "no graph was passed to report" in page
+    return tmp_path / "run"
 
 
-def test_what_is_refused(model, graph, tmp_path):
-    with pytest.raises(GraphError, match="a model needs the graph"):
-        report(model, out=tmp_path / "a.html")
+def test_a_saved_model_gets_the_page_that_a_training_would_get(saved, graph, tmp_path):
+    run, out = graphcl.Run(saved, graph=graph), tmp_path / "page.html"
+    page = run.report(out, layout="pca")
+    text = out.read_text()
+    assert (page.path, page.bytes, page.nodes) == (out, len(text.encode()), 60)
+    for words in ("accuracy on test nodes", "Confusion matrix", "Alignment", "Loss (NT-Xent)"):
+        assert words in text
+    with pytest.raises(RunError, match="already exists"):
+        run.report(out, layout="pca")
+    run.report(out, layout="pca", overwrite=True)
+
+
+def test_without_labels_and_without_the_graph(model, saved, graph, tmp_path):
+    bare = Graph.from_edge_index(graph.edge_index(), graph.x)
+    model.save(tmp_path / "bare", graph=bare)
+    page = graphcl.Run(tmp_path / "bare", graph=bare).report(layout="pca")
+    assert page.path == tmp_path / "bare" / "report.html"
+    assert "the graph has no labels" in page.path.read_text()
+    notes = []
+    page = graphcl.Run(saved).report(layout="pca", on_note=notes.append)
+    assert "The graph could not be read again" in page.path.read_text()
+    assert len(notes) == 1
+    assert "does not say which graph" in notes[0]
+    page = graphcl.Run(saved).report(layout="pca", without_graph=True, on_note=notes.append)
+    assert "it was not asked for" in page.path.read_text()
+    assert len(notes) == 1
+
+
+def test_what_is_refused(saved, graph, tmp_path):
+    run, before = graphcl.Run(saved, graph=graph), sorted(tmp_path.rglob("*"))
     with pytest.raises(ParameterError, match="layout must be umap or pca"):
-        report(model, graph, tmp_path / "a.html", layout="tsne")
+        run.report(tmp_path / "a.html", layout="tsne")
     with pytest.raises(RunError, match=r"must end in \.html"):
-        report(model, graph, tmp_path / "a.pdf")
+        run.report(tmp_path / "a.pdf")
     wide = Graph.from_edge_index(graph.edge_index(), np.ones((60, 3)))
-    with pytest.raises(GraphError, match="has 3 features"):
-        report(model, wide, tmp_path / "a.html", layout="pca")
-    assert not list(tmp_path.iterdir())
+    with pytest.raises(RunError, match="is not the one that the run was trained on"):
+        graphcl.Run(saved, graph=wide).report(tmp_path / "a.html", layout="pca")
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_typed_graph_has_a_page_for_a_type(tmp_path):
@@ -361,13 +372,17 @@ def test_a_typed_graph_has_a_page_for_a_type(tmp_path):
         {"paper": papers, "author": random.normal(size=(20, 3))},
         {("author", "writes", "paper"): random.integers(0, 20, (2, 80))},
     )
-    model = GraphCL(dim=8, epochs=1, device="cpu").fit(typed)
-    page = report(model, typed, tmp_path / "a.html", layout="pca").read_text()
+    GraphCL(dim=8, epochs=1, device="cpu").fit(typed).save(tmp_path / "run", graph=typed)
+    run = graphcl.Run(tmp_path / "run", graph=typed)
+    page = run.report(tmp_path / "a.html", layout="pca").path.read_text()
     assert "the nodes of type &#x27;paper&#x27;" in page or "type 'paper'" in page
-    page = report(model, typed, tmp_path / "b.html", layout="pca", node_type="author").read_text()
+    assert "Confusion matrix" in page
+    page = run.report(tmp_path / "b.html", layout="pca", node_type="author").path.read_text()
     assert "author" in page
-    model.save(tmp_path / "run", graph=typed)
-    report(tmp_path / "run", out=tmp_path / "c.html", layout="pca", node_type="author")
-    with pytest.raises(GraphError, match="say which type"):
-        report(tmp_path / "run", out=tmp_path / "d.html", layout="pca")
+    bare = dataclasses.replace(
+        typed, nodes={**typed.nodes, "paper": dataclasses.replace(typed.nodes["paper"], y=None)}
+    )
+    GraphCL(dim=8, epochs=1, device="cpu").fit(bare).save(tmp_path / "bare", graph=bare)
+    with pytest.raises(RunError, match="name one: node_type='paper'"):
+        graphcl.Run(tmp_path / "bare").report(tmp_path / "d.html", layout="pca")
     assert not (tmp_path / "d.html").exists()

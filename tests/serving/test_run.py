@@ -229,10 +229,10 @@ def test_columns_of_the_users_table_are_prepared(from_tables, tmp_path, monkeypa
             none = {key: pyarrow.nulls(1, more.schema.field(key).type) for key in HOLES}
             more = pyarrow.table({"id": ["new"], **none})
         links = pyarrow.table({"source": ["new"], "target": one["neighbors"]})
-        done = graphcl.update("run", graph=graph, nodes=more, edges=links, device="cpu")
+        done = graphcl.Run("run", graph=graph, device="cpu").update(nodes=more, edges=links)
         z = np.load(done.path / "embeddings.npy")[-1]
         np.testing.assert_allclose(alone["embedding"], z, atol=1e-6)
-        graphcl.rollback("run", 0)
+        graphcl.Run("run").rollback(0)
     about = client.get("/openapi.json").json()["components"]["schemas"]["new"]["items"]
     assert set(about["properties"]["columns"]["properties"]) == set(RAW)
     examples = client.get("/openapi.json").json()["paths"]["/embed"]["post"]["requestBody"]

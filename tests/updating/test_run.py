@@ -102,15 +102,12 @@ def test_it_equals_the_grown_graph_embedded_whole(each_model, tmp_path_factory, 
     random = np.random.default_rng(cuts)
     listed = graph.edge_index().T
     cut = listed[random.choice(len(listed), cuts, replace=False)].tolist()
-    done = graphcl.update(
-        copy,
-        graph=graph,
+    done = graphcl.Run(copy, graph=graph, device="cpu").update(
         nodes=features([*known, *fresh]) if known or fresh else None,
         edges=pairs(added) if added else None,
         remove_nodes=gone if gone else None,
         remove_edges=pairs(cut) if cut else None,
         retrain=not (known or fresh or added or gone or cut),
-        device="cpu",
     )
     assert done.about["nodes"] == 60 + len(fresh) - len(gone)
     assert_exact(copy)
@@ -128,22 +125,22 @@ def test_only_what_changed_is_embedded(tmp_path):
     graph = Graph.from_edge_index(ring, x)
     saved(tmp_path / "run", graph, recipe="cora", encoder="mean", layers=2)
     graph.save(tmp_path / "store")
-    done = graphcl.update(
-        tmp_path / "run", graph=Graph.open(tmp_path / "store"), nodes=features([50], 4)
+    done = graphcl.Run(tmp_path / "run", graph=Graph.open(tmp_path / "store")).update(
+        nodes=features([50], 4)
     )
     assert done.about["embedded"] == 5
     assert done.drift["embedded"] == 5
     assert_exact(tmp_path / "run")
     # The graph lies in the version now, and need not be passed again.
-    done = graphcl.update(tmp_path / "run", remove_edges=pairs([(10, 11)]))
+    done = graphcl.Run(tmp_path / "run").update(remove_edges=pairs([(10, 11)]))
     assert done.about["embedded"] == 4
     assert_exact(tmp_path / "run")
 
 
 def test_files_that_did_not_change_are_shared(place, graph):
-    first = graphcl.update("run", graph=graph, edges=pairs([("n0", "n40")])).path
-    second = graphcl.update("run", edges=pairs([("n1", "n41")])).path
-    third = graphcl.update("run", nodes=pyarrow.table({"id": ["n3"], "age": [55]})).path
+    first = graphcl.Run("run", graph=graph).update(edges=pairs([("n0", "n40")])).path
+    second = graphcl.Run("run").update(edges=pairs([("n1", "n41")])).path
+    third = graphcl.Run("run").update(nodes=pyarrow.table({"id": ["n3"], "age": [55]})).path
     model = [one / "model.safetensors" for one in (place / "run", first, second, third)]
     assert len({file.stat().st_ino for file in model}) == 1
     tables = [one / "graph/part-00000/nodes-0/x.npy" for one in (first, second, third)]
@@ -159,41 +156,41 @@ def test_files_that_did_not_change_are_shared(place, graph):
 
 def test_versions_are_kept_and_the_way_back(place, graph):
     z = {0: np.load("run/embeddings.npy")}
-    graphcl.update("run", graph=graph, edges=pairs([("n0", "n40")]))
+    graphcl.Run("run", graph=graph).update(edges=pairs([("n0", "n40")]))
     for end in range(1, 4):
-        done = graphcl.update("run", edges=pairs([("n0", f"n{40 + end}")]), keep=3)
+        done = graphcl.Run("run").update(edges=pairs([("n0", f"n{40 + end}")]), keep=3)
         z[done.version] = np.load(done.path / "embeddings.npy")
     assert done.removed == (1,)
     assert versions.numbers(Path("run")) == [0, 2, 3, 4]
-    assert graphcl.rollback("run") == 3
-    assert graphcl.rollback("run", 0) == 0
+    assert graphcl.Run("run").rollback() == 3
+    assert graphcl.Run("run").rollback(0) == 0
     model = GraphCL.load("run", device="cpu")
     np.testing.assert_allclose(model.transform(graph), z[0], atol=1e-6)
     with pytest.raises(RunError, match="no earlier one"):
-        graphcl.rollback("run")
-    assert graphcl.rollback("run", 4) == 4
+        graphcl.Run("run").rollback()
+    assert graphcl.Run("run").rollback(4) == 4
     assert np.array_equal(read_embeddings(versions.current_run(Path("run"))), z[4])
     with pytest.raises(RunError, match="has no version 1; its versions: 0, 2, 3, 4"):
-        graphcl.rollback("run", 1)
+        graphcl.Run("run").rollback(1)
     # An update begins with the version in use.
-    graphcl.rollback("run", 0)
-    done = graphcl.update("run", graph=graph, edges=pairs([("n5", "n50")]))
+    graphcl.Run("run").rollback(0)
+    done = graphcl.Run("run", graph=graph).update(edges=pairs([("n5", "n50")]))
     assert (done.version, done.about["from"], done.about["edges"]) == (5, 0, 161)
-    assert graphcl.rollback("run") == 0  # not 4, which was left
+    assert graphcl.Run("run").rollback() == 0  # not 4, which was left
     (Path("run") / "versions/current").write_text("x")
-    assert graphcl.rollback("run", 5) == 5
+    assert graphcl.Run("run").rollback(5) == 5
 
 
 def test_embeddings_of_the_version_in_use(place, graph):
-    before = graphcl.read_embeddings("run")
+    before = graphcl.Run("run").embeddings
     assert np.array_equal(before, np.load("run/embeddings.npy"))
-    done = graphcl.update("run", graph=graph, remove_nodes=["n3"])
-    assert graphcl.read_embeddings("run").shape == (NODES - 1, 12)
-    assert np.array_equal(graphcl.read_embeddings(done.path), graphcl.read_embeddings("run"))
-    graphcl.rollback("run")
-    assert np.array_equal(graphcl.read_embeddings("run"), before)
+    done = graphcl.Run("run", graph=graph).update(remove_nodes=["n3"])
+    assert graphcl.Run("run").embeddings.shape == (NODES - 1, 12)
+    assert np.array_equal(graphcl.Run(done.path).embeddings, graphcl.Run("run").embeddings)
+    graphcl.Run("run").rollback()
+    assert np.array_equal(graphcl.Run("run").embeddings, before)
     with pytest.raises(RunError, match="no such run"):
-        graphcl.read_embeddings("nothing")
+        graphcl.Run("nothing")
 
 
 def test_more_training_stays_in_the_old_space(place, graph):
@@ -202,14 +199,11 @@ def test_more_training_stays_in_the_old_space(place, graph):
     before = np.load("run/embeddings.npy")
     labels = np.array([row[3] for row in rows()])
     downstream = LogisticRegression(C=10).fit(before, labels)
-    done = graphcl.update(
-        "run",
-        graph=graph,
+    done = graphcl.Run("run", graph=graph, device="cpu").update(
         nodes=pyarrow.table({"id": ["z"], "age": [30], "city": ["a"]}),
         edges=pairs([("z", "n3")]),
         retrain=True,
         epochs=6,
-        device="cpu",
     )
     assert done.about["retrained"]["epochs"] == 6
     assert done.about["retrained"]["aligned"]
@@ -226,7 +220,7 @@ def test_more_training_stays_in_the_old_space(place, graph):
     # New nodes are in the same space, by every way.
     grown = Graph.open(done.path / "graph")
     near = grown.indices[grown.indptr[NODES] : grown.indptr[NODES + 1]]
-    left = graphcl.update("run", remove_nodes=["z"], device="cpu")
+    left = graphcl.Run("run", device="cpu").update(remove_nodes=["z"])
     again = GraphCL.load("run", device="cpu").embed_new(
         grown.x[NODES], rows=near, graph=Graph.open(left.path / "graph")
     )
@@ -243,13 +237,8 @@ def test_labels_reach_no_training(place, tmp_path, graph):
     for kind in ("left", "right"):
         copy = tmp_path / kind
         shutil.copytree("run", copy)
-        done = graphcl.update(
-            copy,
-            graph=graph,
-            nodes=pyarrow.table({"id": ["n1", "n2"], "topic": [kind, kind]}),
-            retrain=True,
-            epochs=2,
-            device="cpu",
+        done = graphcl.Run(copy, graph=graph, device="cpu").update(
+            nodes=pyarrow.table({"id": ["n1", "n2"], "topic": [kind, kind]}), retrain=True, epochs=2
         )
         weights.append((done.path / "model.safetensors").read_bytes())
         nodes = read_nodes(done.path)
@@ -261,7 +250,7 @@ def test_a_run_without_embeddings_is_embedded_whole(tmp_path):
     graph = random_graph()
     model = GraphCL(dim=8, epochs=1, device="cpu").fit(graph)
     model.save(tmp_path / "run")
-    done = graphcl.update(tmp_path / "run", graph=graph, remove_nodes=[3], device="cpu")
+    done = graphcl.Run(tmp_path / "run", graph=graph, device="cpu").update(remove_nodes=[3])
     assert done.about["embedded"] == 59
     assert done.drift is None
     assert_exact(tmp_path / "run")
@@ -272,8 +261,8 @@ def test_a_store_of_eight_bits_stays_one(tmp_path):
     graph.save(tmp_path / "store", features="int8")
     mapped = Graph.open(tmp_path / "store")
     saved(tmp_path / "run", mapped, recipe="cora", encoder="mean", layers=2)
-    done = graphcl.update(
-        tmp_path / "run", graph=mapped, nodes=features([1, 60, 61]), edges=pairs([(60, 1)])
+    done = graphcl.Run(tmp_path / "run", graph=mapped).update(
+        nodes=features([1, 60, 61]), edges=pairs([(60, 1)])
     )
     assert Graph.open(done.path / "graph").x.values.dtype == np.int8
     assert_exact(tmp_path / "run")
@@ -282,18 +271,18 @@ def test_a_store_of_eight_bits_stays_one(tmp_path):
 def test_what_is_refused_leaves_all_as_it_was(place, graph):
     before = sorted(path.as_posix() for path in Path("run").rglob("*"))
     with pytest.raises(GraphError, match="first 'nobody'"):
-        graphcl.update("run", graph=graph, edges=pairs([("nobody", "n1")]))
+        graphcl.Run("run", graph=graph).update(edges=pairs([("nobody", "n1")]))
     with pytest.raises(ParameterError, match="nothing to do"):
-        graphcl.update("run", graph=graph)
+        graphcl.Run("run", graph=graph).update()
     with pytest.raises(RunError, match="does not hold its graph"):
-        graphcl.update("run", edges=pairs([("n0", "n9")]))
+        graphcl.Run("run").update(edges=pairs([("n0", "n9")]))
     with pytest.raises(RunError, match="not the graph that it was trained on"):
-        graphcl.update("run", graph=random_graph(), remove_nodes=[3])
+        graphcl.Run("run", graph=random_graph()).update(remove_nodes=[3])
     left = [path.as_posix() for path in Path("run").rglob("*")]
     assert sorted(one for one in left if "versions" not in one) == before
     assert versions.current_number(Path("run")) == 0
     with pytest.raises(RunError, match="has no versions but the training"):
-        graphcl.rollback("run", 0)
+        graphcl.Run("run").rollback(0)
 
 
 KILLED = """
@@ -311,7 +300,7 @@ else:
 graph = graphcl.read_tables("edges.csv", "nodes.csv", label="topic")
 import pyarrow
 edges = pyarrow.table({"source": ["n0"], "target": ["n40"]})
-graphcl.update("run", graph=graph, edges=edges, device="cpu")
+graphcl.Run("run", graph=graph, device="cpu").update(edges=edges)
 """
 
 
@@ -323,7 +312,7 @@ def test_killed_half_way_the_old_version_serves(place, where, graph):
     assert versions.current_number(Path("run")) == 0
     model = GraphCL.load("run", device="cpu")
     np.testing.assert_allclose(model.transform(graph), z, atol=1e-6)
-    done = graphcl.update("run", graph=graph, edges=pairs([("n0", "n40")]), device="cpu")
+    done = graphcl.Run("run", graph=graph, device="cpu").update(edges=pairs([("n0", "n40")]))
     assert versions.current_number(Path("run")) == done.version
     assert_exact("run")
     hidden = [path.name for path in Path("run/versions").iterdir() if "partial" in path.name]
@@ -335,7 +324,7 @@ def test_one_process_at_a_time(place, graph):
         versions.changing(Path("run")),
         pytest.raises(RunError, match="another process is changing"),
     ):
-        graphcl.update("run", graph=graph, remove_nodes=["n0"])
+        graphcl.Run("run", graph=graph).update(remove_nodes=["n0"])
 
 
 def test_a_reader_keeps_its_version_while_another_is_made(place, graph):
@@ -343,7 +332,7 @@ def test_a_reader_keeps_its_version_while_another_is_made(place, graph):
 
     served = ServedRun(Path("run"), graph)
     before = np.array(served.z)
-    done = graphcl.update("run", graph=graph, remove_nodes=["n7"])
+    done = graphcl.Run("run", graph=graph).update(remove_nodes=["n7"])
     assert np.array_equal(served.z, before)
     again = ServedRun(Path("run"), Graph.open(done.path / "graph"))
     assert len(again.z) == NODES - 1
@@ -351,9 +340,9 @@ def test_a_reader_keeps_its_version_while_another_is_made(place, graph):
 
 
 def test_the_graph_of_the_training_is_not_that_of_a_version(place, graph):
-    graphcl.update("run", graph=graph, edges=pairs([("n0", "n40")]))
+    graphcl.Run("run", graph=graph).update(edges=pairs([("n0", "n40")]))
     with pytest.raises(RunError) as caught:
-        graphcl.update("run", graph=graph, edges=pairs([("n0", "n41")]))
+        graphcl.Run("run", graph=graph).update(edges=pairs([("n0", "n41")]))
     said = "run: is at version 1, whose graph it holds; leave the graph out: it has its own"
     assert str(caught.value) == said
 
@@ -366,21 +355,21 @@ def test_the_graph_of_another_version_is_refused_by_number(tmp_path):
     graph = Graph.from_edge_index(edges, x)
     run = tmp_path / "run"
     saved(run, graph, **ENCODERS["mean"])
-    first = graphcl.update(run, graph=graph, edges=pairs([(0, 300)]))
+    first = graphcl.Run(run, graph=graph).update(edges=pairs([(0, 300)]))
     stale = Graph.open(first.path / "graph")
     changed = features([2])
-    second = graphcl.update(run, nodes=changed)
+    second = graphcl.Run(run).update(nodes=changed)
     assert fingerprint((stale,)) == fingerprint((Graph.open(second.path / "graph"),))
     with pytest.raises(RunError) as caught:
-        graphcl.update(run, graph=stale, edges=pairs([(1, 301)]))
+        graphcl.Run(run, graph=stale).update(edges=pairs([(1, 301)]))
     said = f"{run}: is at version 2, and the graph is that of version 1; leave the graph out"
     assert str(caught.value).startswith(said)
-    current = graphcl.update(run, graph=Graph.open(second.path / "graph"), remove_nodes=[500])
+    current = graphcl.Run(run, graph=Graph.open(second.path / "graph")).update(remove_nodes=[500])
     expected = [changed[f"f{k}"][0].as_py() for k in range(12)]
     np.testing.assert_allclose(Graph.open(current.path / "graph").x[2], expected, rtol=1e-6)
-    graphcl.rollback(run, 0)
+    graphcl.Run(run).rollback(0)
     with pytest.raises(RunError, match="is at version 0, and the graph is that of version 1"):
-        graphcl.update(run, graph=stale, edges=pairs([(1, 301)]))
+        graphcl.Run(run, graph=stale).update(edges=pairs([(1, 301)]))
 
 
 def test_two_processes_at_once_lose_nothing(place):
@@ -397,7 +386,8 @@ def test_two_processes_at_once_lose_nothing(place):
         "while time.monotonic() < last:\n"
         "    graph = None if versions.current_number(versions.Path('run')) else tables()\n"
         "    try:\n"
-        "        done = graphcl.update('run', graph=graph, nodes=node, edges=edge, device='cpu')\n"
+        "        run = graphcl.Run('run', graph=graph, device='cpu')\n"
+        "        done = run.update(nodes=node, edges=edge)\n"
         "        sys.exit(0)\n"
         "    except RunError as error:\n"
         "        print(error)\n"
@@ -419,13 +409,13 @@ def test_two_processes_at_once_lose_nothing(place):
 
 
 def test_the_way_back_waits_for_no_other_process(place, graph):
-    graphcl.update("run", graph=graph, edges=pairs([("n0", "n40")]))
+    graphcl.Run("run", graph=graph).update(edges=pairs([("n0", "n40")]))
     with (
         versions.changing(Path("run")),
         pytest.raises(RunError, match="another process is changing"),
     ):
-        graphcl.rollback("run")
-    assert graphcl.rollback("run") == 0
+        graphcl.Run("run").rollback()
+    assert graphcl.Run("run").rollback() == 0
 
 
 def test_a_run_of_symbolic_links_is_updated(place, graph):
@@ -439,7 +429,7 @@ def test_a_run_of_symbolic_links_is_updated(place, graph):
             link = folder / file.relative_to("run")
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(Path(*[".."] * (len(link.parts) - 2), "blobs", str(number)))
-    graphcl.update(folder, graph=graph, edges=pairs([("n0", "n40")]))
-    done = graphcl.update(folder, edges=pairs([("n0", "n41")]))
+    graphcl.Run(folder, graph=graph).update(edges=pairs([("n0", "n40")]))
+    done = graphcl.Run(folder).update(edges=pairs([("n0", "n41")]))
     assert not any(file.is_symlink() for file in done.path.rglob("*"))
     assert_exact(folder)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas
 import pytest
 
-from graphcl import Graph, GraphCL, read_tables, rollback, update
+from graphcl import Graph, GraphCL, Run, read_tables
 from graphcl.cli.main import run
 from graphcl.errors import GraphCLError
 from graphcl.runs import files as runs
@@ -72,12 +72,8 @@ def as_trained(graph, whole):
 def test_new_rows_give_the_graph_of_all_tables(trained):
     path, graph, (people, goods, buys, early) = trained
     later = buys.drop(early.index)
-    done = update(
-        path,
-        graph=graph,
-        nodes={"customer": people[35:], "product": goods[22:]},
-        edges={"buys": later},
-        device="cpu",
+    done = Run(path, graph=graph, device="cpu").update(
+        nodes={"customer": people[35:], "product": goods[22:]}, edges={"buys": later}
     )
     assert done.about["changes"] == {
         "new_nodes": 8,
@@ -92,17 +88,17 @@ def test_new_rows_give_the_graph_of_all_tables(trained):
         found = runs.read_embeddings(type_folder(current_run(path), name))
         np.testing.assert_allclose(found, rows, atol=1e-6)
     # The next update needs no graph: the version has its own.
-    again = update(path, remove_nodes={"customer": ["c3"]}, device="cpu")
+    again = Run(path, device="cpu").update(remove_nodes={"customer": ["c3"]})
     assert again.about["types"] == {"customer": 39, "product": 25}
-    assert rollback(path) == 1
+    assert Run(path).rollback() == 1
 
 
 def test_changed_nodes_and_removed_edges(trained):
     path, graph, (people, goods, _, early) = trained
     dearer = goods[:22].assign(price=goods["price"][:22] + np.r_[5.0, np.zeros(21)])
     gone = early[:3][["customer", "product"]]
-    done = update(
-        path, graph=graph, nodes={"product": dearer}, remove_edges={"buys": gone}, device="cpu"
+    done = Run(path, graph=graph, device="cpu").update(
+        nodes={"product": dearer}, remove_edges={"buys": gone}
     )
     assert done.about["changes"]["changed_nodes"] == 1
     assert done.about["edges"] == graph.num_edges - 3
@@ -116,7 +112,7 @@ def test_changed_nodes_and_removed_edges(trained):
 def test_new_nodes_need_no_label_and_known_ones_keep_theirs(trained):
     path, graph, (_, goods, _, _) = trained
     table = pandas.concat([goods[:1], goods[22:]])[["id", "price"]]
-    update(path, graph=graph, nodes={"product": table}, device="cpu")
+    Run(path, graph=graph, device="cpu").update(nodes={"product": table})
     kept = read_nodes(type_folder(current_run(path), "product"))
     assert kept.y[:22].tolist() == graph.nodes["product"].y.tolist()
     assert kept.y[22:].tolist() == [-1, -1, -1]
@@ -127,12 +123,12 @@ def test_ids_stay_with_their_nodes(trained):
     path, graph, _ = trained
     table = pandas.DataFrame({"id": [200, 31], "price": [3.0, 4.0]})
     gone = {"product": [3], "customer": ["c0"]}
-    update(path, graph=graph, nodes={"product": table}, remove_nodes=gone, device="cpu")
+    Run(path, graph=graph, device="cpu").update(nodes={"product": table}, remove_nodes=gone)
     kept = read_nodes(type_folder(current_run(path), "product")).ids
     assert kept.tolist() == [*(number for number in range(22) if number != 3), 200, 31]
     people = read_nodes(type_folder(current_run(path), "customer")).ids
     assert people.tolist() == [f"c{number}" for number in range(1, 35)]
-    update(path, remove_nodes={"product": [200]}, device="cpu")
+    Run(path, device="cpu").update(remove_nodes={"product": [200]})
     kept = read_nodes(type_folder(current_run(path), "product")).ids
     assert kept.tolist() == [*(number for number in range(22) if number != 3), 31]
 
@@ -164,7 +160,7 @@ def test_what_does_not_fit_changes_nothing(trained, change, message):
     both = early["customer"].eq("c1") & early["product"].eq(21)
     assert not both.any()
     with pytest.raises(GraphCLError, match=message):
-        update(path, graph=graph, **change, device="cpu")
+        Run(path, graph=graph, device="cpu").update(**change)
     assert current_run(path) == path
 
 
@@ -209,9 +205,9 @@ def test_updates_after_updates_give_the_graph_of_all_tables(trained):
     """How columns became features is known in every version, not in the training alone."""
     path, graph, (people, goods, buys, early) = trained
     later = buys.drop(early.index)
-    update(path, graph=graph, nodes={"customer": people[35:38]}, device="cpu")
-    update(path, nodes={"customer": people[38:], "product": goods[22:24]}, device="cpu")
-    update(path, nodes={"product": goods[24:]}, edges={"buys": later}, device="cpu")
+    Run(path, graph=graph, device="cpu").update(nodes={"customer": people[35:38]})
+    Run(path, device="cpu").update(nodes={"customer": people[38:], "product": goods[22:24]})
+    Run(path, device="cpu").update(nodes={"product": goods[24:]}, edges={"buys": later})
     expected = GraphCL.load(path, device="cpu").transform(as_trained(graph, (people, goods, buys)))
     for name, rows in expected.items():
         found = runs.read_embeddings(type_folder(current_run(path), name))
@@ -223,7 +219,7 @@ def test_more_training_keeps_the_space(trained):
     before = {name: np.array(runs.read_embeddings(type_folder(path, name))) for name in graph.nodes}
     new = {"customer": people[35:], "product": goods[22:]}
     lists = {"nodes": new, "edges": {"buys": buys.drop(early.index)}}
-    done = update(path, graph=graph, **lists, retrain=True, epochs=3, device="cpu")
+    done = Run(path, graph=graph, device="cpu").update(**lists, retrain=True, epochs=3)
     assert done.about["retrained"]["aligned"]
     assert done.about["embedded"] == 65
     model = GraphCL.load(path, device="cpu")
@@ -236,7 +232,7 @@ def test_more_training_keeps_the_space(trained):
         apart += float(((found[:kept] - before[name]) ** 2).sum())
         turned += float(((found[:kept][::-1] - before[name]) ** 2).sum())
     assert 0 < apart < 0.5 * turned  # closer to their own old places than to those of others
-    again = update(path, remove_nodes={"customer": ["c3"]}, device="cpu")
+    again = Run(path, device="cpu").update(remove_nodes={"customer": ["c3"]})
     z = GraphCL.load(path, device="cpu").live(Graph.open(again.path / "graph"), node_type="product")
     assert z.embed_new(np.zeros(graph.nodes["product"].num_features), []).shape == (24,)
 
@@ -262,12 +258,12 @@ def test_columns_are_named_by_relation_where_no_table_of_nodes_is_given(tmp_path
     model = GraphCL(dim=16, epochs=1, device="cpu").fit(graph)
     model.save(tmp_path / "run", graph=graph)
     later = {"likes": lists["likes"][40:], "owns": lists["owns"][:2].assign(o=9.0)}
-    done = update(tmp_path / "run", graph=graph, edges=later, weight=weight, device="cpu")
+    done = Run(tmp_path / "run", graph=graph, device="cpu").update(edges=later, weight=weight)
     owns = Graph.open(done.path / "graph").relations["customer", "owns", "product"]
     assert (owns.edge_weight == 9).sum() == 2
     with pytest.raises(GraphCLError, match="edges have edge_weight"):
-        update(
-            tmp_path / "run", edges={"likes": lists["likes"][:1].drop(columns="l")}, device="cpu"
+        Run(tmp_path / "run", device="cpu").update(
+            edges={"likes": lists["likes"][:1].drop(columns="l")}
         )
     monkeypatch.chdir(tmp_path)
     for name, table in later.items():
@@ -285,20 +281,20 @@ def test_what_goes_may_not_come(trained):
     gone = next(one for one in early["customer"] if one not in set(later["customer"]))
     lists = {"edges": {"buys": later}, "graph": graph, "device": "cpu"}
     with pytest.raises(GraphCLError, match="is to be removed, and is named in the new edges"):
-        update(path, remove_nodes={"customer": [later["customer"].iloc[0]]}, **lists)
-    done = update(path, remove_nodes={"customer": [gone]}, **lists)
+        Run(path).update(remove_nodes={"customer": [later["customer"].iloc[0]]}, **lists)
+    done = Run(path).update(remove_nodes={"customer": [gone]}, **lists)
     assert done.about["changes"]["removed_nodes"] == 1
 
 
 def test_columns_that_are_absent_keep_their_values(trained):
     path, graph, (_, goods, _, _) = trained
     cheaper = pandas.DataFrame({"id": [3], "price": [goods["price"][3] / 2]})
-    done = update(path, graph=graph, nodes={"product": cheaper}, device="cpu")
+    done = Run(path, graph=graph, device="cpu").update(nodes={"product": cheaper})
     assert done.about["changes"]["changed_nodes"] == 1
     people = pandas.DataFrame({"id": ["c4"], "town": ["Chur"]})
-    update(path, nodes={"customer": people}, device="cpu")
+    Run(path, device="cpu").update(nodes={"customer": people})
     with pytest.raises(GraphCLError, match=r"no column 'age'.*'c99' is new"):
-        update(path, nodes={"customer": people.assign(id="c99")}, device="cpu")
+        Run(path, device="cpu").update(nodes={"customer": people.assign(id="c99")})
 
 
 def test_rows_that_nothing_reaches_keep_their_bits(tmp_path):
@@ -316,7 +312,7 @@ def test_rows_that_nothing_reaches_keep_their_bits(tmp_path):
         for name in graph.nodes
     }
     older = pandas.DataFrame({"id": [5], "age": [40.0]})
-    done = update(tmp_path / "run", graph=graph, nodes={"person": older}, device="cpu")
+    done = Run(tmp_path / "run", graph=graph, device="cpu").update(nodes={"person": older})
     assert done.about["embedded"] == 2  # the person, and the good whose features are hers
     for name, rows in before.items():
         found = runs.read_embeddings(type_folder(done.path, name))

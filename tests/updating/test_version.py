@@ -39,9 +39,11 @@ def test_a_version_holds_what_changed(tmp_path, large, kind):
     graph.save(tmp_path / "store", features=kind)
     stored = Graph.open(tmp_path / "store")
     saved(tmp_path / "run", stored, recipe="cora", encoder="mean", layers=2)
-    first = graphcl.update(
-        tmp_path / "run", graph=stored, nodes=features([400], 6), edges=pairs([(400, 399)])
-    ).path
+    first = (
+        graphcl.Run(tmp_path / "run", graph=stored)
+        .update(nodes=features([400], 6), edges=pairs([(400, 399)]))
+        .path
+    )
     assert sorted(file.name for file in first.glob("embeddings*")) == [
         *("embeddings.base.npy", "embeddings.patch.npy", "embeddings.rows.npy"),
     ]
@@ -49,13 +51,13 @@ def test_a_version_holds_what_changed(tmp_path, large, kind):
     assert (first / "embeddings.base.npy").samefile(tmp_path / "run/embeddings.npy")
     Graph.open(first / "graph", verify=True)
     assert_exact(tmp_path / "run")
-    second = graphcl.update(tmp_path / "run", nodes=features([7, 401], 6, seed=1)).path
+    second = graphcl.Run(tmp_path / "run").update(nodes=features([7, 401], 6, seed=1)).path
     assert (second / f"{NODES}/x.base.npy").samefile(tmp_path / "store/part-00000/nodes-0/x.npy")
     assert (second / "graph/part-00000/relation-0/indptr.npy").stat().st_nlink == 1
     Graph.open(second / "graph", verify=True)
     assert_exact(tmp_path / "run")
     # A change of edges alone shares the features as they are.
-    third = graphcl.update(tmp_path / "run", edges=pairs([(0, 100)])).path
+    third = graphcl.Run(tmp_path / "run").update(edges=pairs([(0, 100)])).path
     assert (third / f"{NODES}/x.rows.npy").samefile(second / f"{NODES}/x.rows.npy")
     Graph.open(third / "graph", verify=True)
     assert_exact(tmp_path / "run")
@@ -68,9 +70,9 @@ def test_a_version_holds_what_changed(tmp_path, large, kind):
     with pytest.raises(graphcl.errors.StoreError, match=r"x\.patch\.npy: altered or damaged"):
         Graph.open(third / "graph", verify=True)
     # The way back, and removed nodes, whose rows move.
-    graphcl.rollback(tmp_path / "run", 2)
+    graphcl.Run(tmp_path / "run").rollback(2)
     assert_exact(tmp_path / "run")
-    fourth = graphcl.update(tmp_path / "run", remove_nodes=[5]).path
+    fourth = graphcl.Run(tmp_path / "run").update(remove_nodes=[5]).path
     assert (fourth / "embeddings.npy").exists()
     assert_exact(tmp_path / "run")
 
@@ -80,8 +82,8 @@ def test_layers_that_are_kept_give_the_same_embeddings(tmp_path, large, monkeypa
     monkeypatch.setattr(version, "AROUND", 0.0)
     graph = random_graph()
     saved(tmp_path / "run", graph, **ENCODERS[name])
-    done = graphcl.update(
-        tmp_path / "run", graph=graph, nodes=features([60]), edges=pairs([(60, 3)]), device="cpu"
+    done = graphcl.Run(tmp_path / "run", graph=graph, device="cpu").update(
+        nodes=features([60]), edges=pairs([(60, 3)])
     )
     layers = {"mean": 2, "residual": 3, "gcn": 1}.get(name, 2)
     assert hidden(done.path) == [f"hidden-{number}.npy" for number in range(1, layers)]
@@ -91,14 +93,14 @@ def test_layers_that_are_kept_give_the_same_embeddings(tmp_path, large, monkeypa
         {"remove_nodes": [2, 30]},
         {"nodes": features([9], seed=2), "remove_edges": pairs([(60, 3)])},
     ):
-        done = graphcl.update(tmp_path / "run", **step, device="cpu")
+        done = graphcl.Run(tmp_path / "run", device="cpu").update(**step)
         assert bool(hidden(done.path)) == (layers > 1)
         assert_exact(tmp_path / "run")
     # Another model has other layers: none is kept, and the next update begins anew.
-    done = graphcl.update(tmp_path / "run", retrain=True, epochs=1, device="cpu")
+    done = graphcl.Run(tmp_path / "run", device="cpu").update(retrain=True, epochs=1)
     assert hidden(done.path) == []
     assert_exact(tmp_path / "run")
-    done = graphcl.update(tmp_path / "run", nodes=features([11], seed=3), device="cpu")
+    done = graphcl.Run(tmp_path / "run", device="cpu").update(nodes=features([11], seed=3))
     assert bool(hidden(done.path)) == (layers > 1)
     assert_exact(tmp_path / "run")
 
@@ -106,19 +108,19 @@ def test_layers_that_are_kept_give_the_same_embeddings(tmp_path, large, monkeypa
 def test_layers_are_kept_where_many_are_needed(tmp_path, large):
     graph = ring(2000)
     saved(tmp_path / "run", graph, recipe="cora", encoder="mean", layers=2)
-    near = graphcl.update(tmp_path / "run", graph=graph, edges=pairs([(0, 3)]))
+    near = graphcl.Run(tmp_path / "run", graph=graph).update(edges=pairs([(0, 3)]))
     assert hidden(near.path) == []
     far = pairs([(one, one + 1000) for one in range(0, 1000, 10)])
-    done = graphcl.update(tmp_path / "run", edges=far)
+    done = graphcl.Run(tmp_path / "run").update(edges=far)
     assert hidden(done.path) == ["hidden-1.npy"]
     assert_exact(tmp_path / "run")
-    again = graphcl.update(tmp_path / "run", edges=pairs([(1, 1500)]))
+    again = graphcl.Run(tmp_path / "run").update(edges=pairs([(1, 1500)]))
     assert hidden(again.path) == ["hidden-1.base.npy", "hidden-1.patch.npy", "hidden-1.rows.npy"]
     assert len(np.load(again.path / "hidden-1.rows.npy")) == 2
     assert_exact(tmp_path / "run")
     # A table of another shape is not taken for a layer.
     np.save(again.path / "hidden-1.npy", np.zeros((3, 12), np.float32))
-    assert hidden(graphcl.update(tmp_path / "run", edges=pairs([(5, 9)])).path) == []
+    assert hidden(graphcl.Run(tmp_path / "run").update(edges=pairs([(5, 9)])).path) == []
     assert_exact(tmp_path / "run")
 
 
@@ -133,11 +135,11 @@ def test_weighted_and_sparse_graphs_too(tmp_path, large, monkeypatch):
     graph = Graph.from_edge_index(once, x, edge_weight=weight)
     saved(tmp_path / "run", graph, recipe="default", layers=2)
     new = pairs([(60, 3)]).append_column("weight", [[1.5]])
-    graphcl.update(
-        tmp_path / "run", graph=graph, nodes=features([60], 6), edges=new, weight="weight"
+    graphcl.Run(tmp_path / "run", graph=graph).update(
+        nodes=features([60], 6), edges=new, weight="weight"
     )
     assert_exact(tmp_path / "run")
-    graphcl.update(tmp_path / "run", nodes=features([4], 6, seed=1))
+    graphcl.Run(tmp_path / "run").update(nodes=features([4], 6, seed=1))
     assert_exact(tmp_path / "run")
 
 
@@ -147,7 +149,7 @@ def test_every_command_reads_a_patched_version(tmp_path, large, monkeypatch, cap
     monkeypatch.chdir(tmp_path)
     graph = ring(60)
     saved("run", graph, recipe="cora", encoder="mean", layers=2)
-    done = graphcl.update("run", graph=graph, nodes=features([60], 6), edges=pairs([(60, 59)]))
+    done = graphcl.Run("run", graph=graph).update(nodes=features([60], 6), edges=pairs([(60, 59)]))
     assert not (done.path / "embeddings.npy").exists()
     z = read_embeddings(versions.current_run(tmp_path / "run"))
     model = GraphCL.load("run", device="cpu")

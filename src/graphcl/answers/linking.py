@@ -25,7 +25,7 @@ import scipy.sparse
 
 from graphcl.answers.inputs import chosen_rows, embeddings_of, ids_of
 from graphcl.answers.similar import nearest_without
-from graphcl.errors import GraphError, require
+from graphcl.errors import GraphError, option, require
 from graphcl.evaluation.links import (
     STRUCTURAL,
     LinkScores,
@@ -116,6 +116,7 @@ def links(
     k: int = 10,
     relation: str | None = None,
     by: str = "embeddings",
+    index: Any = None,
 ) -> Links:
     """Returns scores of given pairs, or the most likely links that a graph does not have.
 
@@ -137,50 +138,52 @@ def links(
         by: ``embeddings``, whose cosine is the score; ``common_neighbours`` or ``adamic_adar``,
             which need the graph and no embeddings: `source` may be None. Of a typed graph,
             ``embeddings``.
+        index: over the embeddings, as `graphcl neighbors` keeps one in a run; None builds one if
+            the graph is large.
 
     Raises:
         GraphError: an id is unknown, or there is no graph to tell what is missing.
     """
-    require(by in LINKS_BY, "links", "by", " or ".join(LINKS_BY), by)
+    require(by in LINKS_BY, "links", option("by"), f"one of {', '.join(LINKS_BY)}", by)
+    require(k >= 1, "links", "k", "at least 1", k)
     if graph is None and (pairs is None or by != LINKS_BY[0]):
         raise GraphError("links: missing links need the graph; pass graph=, or pairs to score")
     everywhere = nodes is None and rows is None
-    if relation is not None or _is_typed(graph):
-        require(by == LINKS_BY[0], "links", "by", f"{LINKS_BY[0]} for a typed graph", by)
-        typed, found = _one_relation(graph, relation)
-        z = source.transform(typed) if hasattr(source, "transform") else source
-        scores = RelationScores.of(z, found, typed)
-        ends = (typed.nodes[found.source], typed.nodes[found.target])
+    graph = Graph.from_pyg(graph) if hasattr(graph, "node_types") else graph
+    if relation is not None or (isinstance(graph, Graph) and not graph.is_plain):
+        only = f"{LINKS_BY[0]} for a typed graph"
+        require(by == LINKS_BY[0], "links", option("by"), only, by)
+        found = meant_relation(graph, relation)
+        z = source.transform(graph) if hasattr(source, "transform") else source
+        scores = RelationScores.of(z, found, graph)
+        ends = (graph.nodes[found.source], graph.nodes[found.target])
         ids: Any = tuple(ids_of(one, range(one.num_nodes)) for one in ends)
-        of = None if everywhere else chosen_rows(ids[0], nodes, rows, "links")
+        of = None if everywhere else chosen_rows(ids[0], nodes, rows, f"links: {found.source}")
         return relation_links(scores, ids, pairs=pairs, rows=of, k=k)
     z = None if source is None and by != LINKS_BY[0] else embeddings_of(source, graph, "links")
     ids = ids_of(graph, range(graph.num_nodes) if z is None else z)
     if pairs is not None:
-        return score_pairs(z, ids, pairs, graph, by=by)
+        whole = graph if isinstance(graph, Graph) else None  # of nodes alone there are ids
+        return score_pairs(z, ids, pairs, whole, by=by)
     of = None if everywhere else chosen_rows(ids, nodes, rows, "links")
-    return missing_links(z, ids, graph, rows=of, k=k, by=by)
+    return missing_links(z, ids, graph, rows=of, k=k, by=by, index=index)
 
 
-def _is_typed(graph: Any) -> bool:
-    return hasattr(graph, "node_types") or (isinstance(graph, Graph) and not graph.is_plain)
-
-
-def _one_relation(graph: Any, relation: str | None) -> tuple[Graph, Relation]:
-    """Returns a typed graph, perhaps from PyG's `HeteroData`, and the relation that is meant.
+def meant_relation(graph: Any, name: str | None = None) -> Relation:
+    """Returns a relation of a typed graph; not named, the only one.
 
     Raises:
         GraphError: the graph is not typed, or it has several relations and none is named.
     """
-    typed = Graph.from_pyg(graph) if hasattr(graph, "node_types") else graph
-    if not isinstance(typed, Graph) or typed.is_plain:
-        raise GraphError("links: a relation is of a typed graph; pass it as graph=")
-    if relation is not None:
-        return typed, typed.relation(relation)
-    if len(typed.relations) != 1:
-        names = ", ".join(":".join(key) for key in typed.relations)
-        raise GraphError(f"links: the graph has several relations ({names}); name one: relation=")
-    return typed, typed.only_relation
+    if not isinstance(graph, Graph) or graph.is_plain:
+        raise GraphError(f"links: {option('relation')} is of a graph with types; got {name!r}")
+    if name is not None:
+        return graph.relation(name)
+    if len(graph.relations) != 1:
+        names = ", ".join(":".join(key) for key in graph.relations)
+        first = option("relation", next(iter(graph.relations))[1])
+        raise GraphError(f"links: the graph has several relations ({names}); name one: {first}")
+    return graph.only_relation
 
 
 def _rows_of_pairs(pairs: Any, ids: tuple[Any, Any]) -> Array:
@@ -469,12 +472,12 @@ def evaluate_links(
     """
     from sklearn.base import clone
 
-    typed = relation is not None or _is_typed(graph)
-    if typed:
-        graph, found = _one_relation(graph, relation)
-        relation = ":".join(found.key)
-    elif not isinstance(graph, Graph):
+    graph = Graph.from_pyg(graph) if hasattr(graph, "node_types") else graph
+    if not isinstance(graph, Graph):
         raise GraphError("links: an evaluation takes one graph")
+    typed = relation is not None or not graph.is_plain
+    if typed:
+        relation = ":".join(meant_relation(graph, relation).key)
     held = hold_out_edges(graph, relation, share=share, negatives=negatives, seed=seed)
     z = clone(model).set_output(transform="default").fit_transform(held.graph)
     if typed:

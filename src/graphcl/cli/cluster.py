@@ -1,12 +1,10 @@
 """`graphcl cluster`: groups of similar nodes."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
 
-from graphcl.answers.grouping import Groups
-from graphcl.answers.grouping import cluster as group_nodes
 from graphcl.cli.answers import (
     AnswerOption,
     EmbeddingsOption,
@@ -15,14 +13,15 @@ from graphcl.cli.answers import (
     TypeOption,
     check_out,
     give_answer,
-    nodes_folder,
+    open_run,
     plain,
-    run_nodes,
 )
 from graphcl.cli.options import JsonOption, RunGraphOption
 from graphcl.cli.table_options import takes_tables
-from graphcl.graphs.nodes import Nodes
 from graphcl.tabular.options import TableOptions, counted
+
+if TYPE_CHECKING:
+    from graphcl.answers.grouping import Groups
 
 KEPT = 24  # groups that are kept for the report
 
@@ -66,26 +65,25 @@ def cluster(
         graphcl cluster runs/mine --method hdbscan --least 20 --json
     """
     check_out(out, overwrite=overwrite)
-    folder = nodes_folder(run, node_type)
-    again = ("cluster", str(run))
-    z, nodes = run_nodes(run, graph, tables, again=again, folder=folder, embeddings=embeddings)
-    found = group_nodes(np.asarray(z), count, method=method, least=least, seed=seed)
-    columns = {**found.columns(), "id": nodes.ids[:]}
+    asked = open_run(run, ("cluster",), graph, tables, embeddings=embeddings)
+    folder = asked.type_folder(node_type)
+    how: dict[str, Any] = {"method": method, "least": least, "seed": seed}
+    found = asked.cluster(count, node_type=asked.type_of(folder), **how)
     chosen = count is None and method == "kmeans"
     give_answer(
-        run,
+        asked,
         "cluster",
-        _summary(found, nodes, chosen),
-        columns,
+        _summary(found, chosen),
+        found.columns(),
         text=_text(found, chosen),
-        shown=_lines(found, nodes),
+        shown=_lines(found),
         out=out,
         as_json=as_json,
         folder=folder,
     )
 
 
-def _summary(found: Groups, nodes: Nodes, chosen: bool) -> dict[str, Any]:
+def _summary(found: "Groups", chosen: bool) -> dict[str, Any]:
     return {
         "method": found.method,
         "groups": len(found),
@@ -94,11 +92,11 @@ def _summary(found: Groups, nodes: Nodes, chosen: bool) -> dict[str, Any]:
         "tried": {str(count): score for count, score in found.tried.items()},
         "sizes": list(found.sizes[:KEPT]),
         "outside": int((found.assigned < 0).sum()),
-        "typical": [[plain(one) for one in nodes.ids[some]] for some in found.typical[:KEPT]],
+        "typical": [[plain(one) for one in found.ids[some]] for some in found.typical[:KEPT]],
     }
 
 
-def _text(found: Groups, chosen: bool) -> str:
+def _text(found: "Groups", chosen: bool) -> str:
     how = f"; the number with the highest silhouette of {len(found.tried)} tried" if chosen else ""
     score = "" if found.silhouette is None else f", silhouette {found.silhouette:.3f}"
     outside = int((found.assigned < 0).sum())
@@ -106,10 +104,10 @@ def _text(found: Groups, chosen: bool) -> str:
     return f"{counted(len(found), 'group')} by {found.method}{score}{how}{left}"
 
 
-def _lines(found: Groups, nodes: Nodes) -> list[str]:
+def _lines(found: "Groups") -> list[str]:
     lines = ["group\tnodes\tnearest its centre"]
     for number, (size, some) in enumerate(zip(found.sizes, found.typical, strict=True), 1):
-        names = ", ".join(map(str, nodes.ids[some].tolist()))
+        names = ", ".join(map(str, found.ids[some].tolist()))
         share = 100 * size / np.size(found.assigned)
         lines.append(f"{number}\t{size:,} ({share:.0f} %)\t{names}")
     return lines

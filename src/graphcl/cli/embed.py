@@ -18,6 +18,7 @@ from graphcl.files.text import read_text
 from graphcl.graphs.relation import NODE
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import run_types, type_folder
+from graphcl.runs.versions import current_run
 from graphcl.store.header import is_divided, is_parts, read_store
 from graphcl.tabular.options import TableOptions
 
@@ -120,6 +121,7 @@ def embed(
 
         graphcl embed runs/papers --type author --out authors.npy
     """
+    run = current_run(run)
     several = sum((bool(ids), bool(rows), new is not None))
     require(several <= 1, "embed", "--rows, --id and --new", "one of them", rows)
     if graph is None and not tables.given() and (run / runs.CONFIG).exists():

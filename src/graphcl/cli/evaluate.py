@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphcl.cli.answers import (
-    RunArgument,
-    TypeOption,
-    is_labelled,
-    nodes_folder,
-    type_of_folder,
-)
+from graphcl.cli.answers import RunArgument, TypeOption, open_run
 from graphcl.cli.options import (
     DeviceOption,
     JsonOption,
@@ -30,6 +24,7 @@ from graphcl.cli.processes import ProcessesOption, launch
 from graphcl.cli.progress import ProbeStepsOption, probe, probe_progress, report_text
 from graphcl.cli.table_options import takes_tables
 from graphcl.errors import RunError, require
+from graphcl.run import is_labelled
 from graphcl.runs import files as runs
 from graphcl.settings import PROBE_STEPS
 from graphcl.tabular.options import TableOptions
@@ -75,9 +70,11 @@ def evaluate(
         graphcl evaluate from_a_friend --graph edges.csv --nodes nodes.csv --label topic
     """
     require(repeats >= 1, "evaluate", "--runs", "at least 1", repeats)
-    folder = nodes_folder(run, node_type, is_labelled)
+    asked = open_run(run, ("evaluate",), graph, tables)
+    folder = asked.type_folder(node_type, is_labelled)
+    run = asked.folder
     launch(processes)
-    from graphcl.cli.graphs import load_run_graph, note
+    from graphcl.cli.graphs import note
     from graphcl.devices import resolve_device
     from graphcl.distributed import apart, first_process, from_rank, group, local_device
     from graphcl.evaluation import score_predictions
@@ -88,10 +85,10 @@ def evaluate(
     from graphcl.runs.graph import run_graph
     from graphcl.training_run import keep_embeddings
 
-    kept = load_run_graph(run, graph, tables, again=("evaluate", str(run)))
+    kept = asked.graph
     loaded: Labelled = kept
     if isinstance(kept, Graph) and not kept.is_plain:  # labels of the type that is meant, alone
-        kind = type_of_folder(run, folder) or next(iter(kept.nodes))
+        kind = asked.type_of(folder) or next(iter(kept.nodes))
         loaded = kept.nodes[kind]
         others = {name: replace(one, y=None) for name, one in kept.nodes.items()}
         kept = replace(kept, nodes=others | {kind: loaded})

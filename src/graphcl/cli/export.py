@@ -6,10 +6,8 @@ from typing import Annotated
 
 import typer
 
-from graphcl.cli.answers import OverwriteOption, RunArgument
+from graphcl.cli.answers import OverwriteOption, RunArgument, open_run
 from graphcl.cli.options import JsonOption, print_result
-from graphcl.errors import RunError, require
-from graphcl.files.atomic import check_new_file
 
 
 def export(
@@ -22,8 +20,9 @@ def export(
         ),
     ] = None,
     licence: Annotated[
-        str, typer.Option(help="Of the model, for the card: mit, apache-2.0, cc-by-4.0, ….")
-    ] = "unknown",
+        str | None,
+        typer.Option(help="Of the model, for the card: mit, apache-2.0, cc-by-4.0, …."),
+    ] = None,
     overwrite: OverwriteOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -44,24 +43,13 @@ def export(
 
         graphcl export runs/cora --to card --out cora --licence mit
     """
-    from graphcl.estimator.fitted import Fitted
-    from graphcl.exporting.card import check_card, write_card
-    from graphcl.exporting.program import KINDS, write_program
-
-    known = (*KINDS, "card")
-    require(to in known, "export", "--to", " or ".join(known), to)
-    require(to == "card" or licence == "unknown", "export", "--licence", "given with --to card", to)
+    asked = open_run(run, ("export",))
+    if to != "card":
+        print("export: tracing the encoder", file=sys.stderr, flush=True)
+    target = asked.export(to, out, licence=licence, overwrite=overwrite)
     if to == "card":
-        target = out or Path("card")
-        check_card(target, overwrite=overwrite)
-        write_card(target, run, licence=licence)
         print_result({"out": str(target), "to": to}, f"{target}: a model card", as_json=as_json)
         return
-    target = out or Path(f"model{KINDS[to]}")
-    check_new_file(target, (KINDS[to],), RunError, overwrite=overwrite)
-    fitted = Fitted.read(run)
-    print("export: tracing the encoder", file=sys.stderr, flush=True)
-    inputs = write_program(target, to, fitted)
     size = target.stat().st_size
-    about = {"out": str(target), "to": to, "bytes": size, "inputs": inputs}
+    about = {"out": str(target), "to": to, "bytes": size}
     print_result(about, f"{target}: {size / 1e6:.1f} MB", as_json=as_json)

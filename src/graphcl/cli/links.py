@@ -2,7 +2,6 @@
 
 import sys
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,22 +13,20 @@ from graphcl.cli.answers import (
     RunArgument,
     check_out,
     give_answer,
+    open_run,
     plain,
-    run_nodes,
 )
 from graphcl.cli.options import DeviceOption, JsonOption, RunGraphOption, print_result
 from graphcl.cli.table_options import takes_tables
 from graphcl.errors import GraphError, RunError, require
 from graphcl.files.records import aligned, read_pairs
-from graphcl.runs.nodes import run_types, type_folder
+from graphcl.run import Run
 from graphcl.runs.results import keep_answer, read_answers
 from graphcl.settings import LINKS_BY
-from graphcl.store.columns import rows_of
 from graphcl.tabular.options import TableOptions, counted
 
 if TYPE_CHECKING:
     from graphcl.answers.linking import LinkEvaluation, Links
-    from graphcl.graphs.graph import Graph
     from graphcl.graphs.relation import Relation
 
 _EVALUATION = "How far to trust them"  # a group of options
@@ -130,91 +127,41 @@ def links(
     require(sum(asked) <= 1, "links", "--node, --pairs and --evaluate", "one of them", asked)
     require(not (evaluate and out), "links", "--out", "left out with --evaluate", str(out))
     check_out(out, overwrite=overwrite)
-    typed = bool(run_types(run)) if run.is_dir() else False
-    require(typed or relation is None, "links", "--relation", "left out", relation)
-    require(by in LINKS_BY, "links", "--by", f"one of {', '.join(LINKS_BY)}", by)
-    require(not typed or by == LINKS_BY[0], "links", "--by", f"{LINKS_BY[0]} for a typed graph", by)
-    from graphcl.answers.linking import RelationScores, evaluate_links, relation_links
-    from graphcl.training_run import keep_embeddings
-
+    asked_of = open_run(run, ("links",), graph, tables, device=device)
     if evaluate:
-        from graphcl.devices import resolve_device
-        from graphcl.estimator import GraphCL
-
-        loaded, judged_relation = _graph(run, graph, tables, relation)
-        model = GraphCL.load(run, device=str(resolve_device(device)))
-        model.verbose = True
-        name = ":".join(judged_relation.key) if typed else None
         how: dict[str, Any] = {"share": share, "negatives": negatives, "seed": seed}
-        judged = evaluate_links(model, loaded, relation=name, **how)
-        _keep_evaluation(run, judged, judged_relation if typed else None, as_json=as_json)
+        judged = asked_of.evaluate_links(relation=relation, verbose=True, **how)
+        _keep_evaluation(asked_of, judged, asked_of.relation(relation), as_json=as_json)
         return
-    again = ("links", str(run))
-    if typed:
-        loaded, found_relation = _graph(run, graph, tables, relation)
-        keep_embeddings(run, loaded)
-        kinds = (found_relation.source, found_relation.target)
-        folders = [type_folder(run, kind) for kind in kinds]
-        read = [run_nodes(run, None, TableOptions(), again=again, folder=one) for one in folders]
-        z = {kind: one[0] for kind, one in zip(kinds, read, strict=True)}
-        scores = RelationScores.of(z, found_relation, loaded)
-        ids, folder = (read[0][1].ids, read[1][1].ids), folders[0]
-        kind, about = kinds[0], f": {' '.join(found_relation.key)}"
-        find = partial(relation_links, scores, ids)
-    else:
-        rows_z, own = run_nodes(run, graph, tables, again=again)
-        ids, folder, kind, about = (own.ids, own.ids), run, "", ""
-        find = partial(_plain_links, run, graph, tables, rows_z, own.ids, by)
-    if pairs is not None:
-        wanted = read_pairs(pairs, ("source", "target"), RunError)
-        try:
-            found = find(pairs=wanted)
-        except GraphError as error:
-            raise RunError(f"{pairs}: {error}") from None
-        what = f"{counted(len(found), 'pair')} scored"
-    else:
-        where = f"{run}: {kind}" if kind else str(run)
-        found = find(rows=rows_of(node, ids[0], where, RunError) if node else None, k=k)
-        of = "" if kind else " of the graph"
+    wanted = None if pairs is None else read_pairs(pairs, ("source", "target"), RunError)
+    try:
+        find: dict[str, Any] = {"relation": relation, "by": by, "k": k, "on_note": _note}
+        found = asked_of.links(node or None, pairs=wanted, **find)
+    except GraphError as error:
+        if pairs is None:
+            raise
+        raise RunError(f"{pairs}: {error}") from None
+    kind, about, meant = "", "", asked_of.relation(relation)
+    if meant is not None:
+        kind, about = meant.source, f": {' '.join(meant.key)}"
+    what = f"{counted(len(found), 'pair')} scored"
+    if pairs is None:
+        of_what = "" if kind else " of the graph"
         if node:
-            of = f" of {counted(len(node), kind, kind) if kind else counted(len(node), 'node')}"
+            of_what = f" of {counted(len(node), kind or 'node', kind or None)}"
         several = f"the {len(found):,} most likely missing links"
         what = several if len(found) > 1 else "the most likely missing link"
-        what = f"{what if len(found) else 'no pair lacks a link'}{of}"
-    _give(run, found, f"{what}{about}", node, pairs is not None, out, folder, as_json=as_json)
+        what = f"{what if len(found) else 'no pair lacks a link'}{of_what}"
+    folder = asked_of.type_folder(kind or None)
+    _give(asked_of, found, f"{what}{about}", node, pairs is not None, out, folder, as_json=as_json)
 
 
-def _plain_links(
-    run: Path,
-    graph: str | None,
-    tables: TableOptions,
-    z: Any,
-    ids: Any,
-    by: str,
-    *,
-    pairs: Any = None,
-    rows: Any = None,
-    k: int = 0,
-) -> "Links":
-    """Returns links of a plain graph, as `relation_links` does; read only where it is needed."""
-    from graphcl.answers.linking import missing_links, score_pairs
-    from graphcl.answers.similar import stored_index
-    from graphcl.evaluation.nearest import EXACT_ROWS
-
-    if pairs is not None:
-        loaded = None if by == LINKS_BY[0] else _graph(run, graph, tables)[0]
-        return score_pairs(z, ids, pairs, loaded, by=by)
-    loaded = _graph(run, graph, tables)[0]
-    index = None
-    if len(z) > EXACT_ROWS and by == LINKS_BY[0]:
-        index, built = stored_index(run, z)
-        if built:
-            print(f"links: built an index of {counted(len(z), 'node')} ({built})", file=sys.stderr)
-    return missing_links(z, ids, loaded, rows=rows, k=k, index=index, by=by)
+def _note(text: str) -> None:
+    print(f"links: {text}", file=sys.stderr)
 
 
 def _give(
-    run: Path,
+    run: Run,
     found: "Links",
     what: str,
     node: list[str],
@@ -265,41 +212,16 @@ def _best(found: "Links") -> list[dict[str, Any]]:
     ]
 
 
-def _graph(
-    run: Path, given: str | None, tables: TableOptions, relation: str | None = None
-) -> "tuple[Graph, Relation]":
-    """Returns the graph of a run, and the relation that is meant.
-
-    Raises:
-        RunError: there are several graphs, or several relations and none is named.
-    """
-    from graphcl.cli.graphs import load_run_graph
-    from graphcl.graphs.graph import Graph
-
-    graph = load_run_graph(run, given, tables, again=("links", str(run)))
-    if not isinstance(graph, Graph):
-        raise RunError(f"{run}: has {len(graph.graphs)} graphs; links are of one")
-    if relation is not None:
-        return graph, graph.relation(relation)
-    if len(graph.relations) != 1:
-        names = ", ".join(":".join(key) for key in graph.relations)
-        first = next(iter(graph.relations))[1]
-        raise RunError(
-            f"{run}: its graph has several relations ({names}); name one: --relation {first}"
-        )
-    return graph, graph.only_relation
-
-
 def _keep_evaluation(
-    run: Path, found: "LinkEvaluation", relation: "Relation | None", *, as_json: bool
+    run: Run, found: "LinkEvaluation", relation: "Relation | None", *, as_json: bool
 ) -> None:
-    folder = type_folder(run, None if relation is None else relation.source)
+    folder = run.type_folder(None if relation is None else relation.source)
     about = ({} if relation is None else {"relation": ":".join(relation.key)}) | asdict(found)
     kept = {**read_answers(folder).get("links", {}), "evaluation": about}
     why = keep_answer(folder, "links", kept)
     if why:
         print(f"links: {why}", file=sys.stderr)
-    print_result({"run": str(run), **about}, _table(found), as_json=as_json)
+    print_result({"run": str(run.folder), **about}, _table(found), as_json=as_json)
 
 
 def _table(found: "LinkEvaluation") -> str:

@@ -5,11 +5,10 @@ With an index in the run it answers in about a second: nothing here imports torc
 
 import sys
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphcl.answers.similar import Neighbours, find_neighbours, stored_index
 from graphcl.cli.answers import (
     AnswerOption,
     EmbeddingsOption,
@@ -17,17 +16,19 @@ from graphcl.cli.answers import (
     RunArgument,
     TypeOption,
     check_out,
-    nodes_folder,
+    open_run,
     plain,
-    run_nodes,
 )
 from graphcl.cli.options import JsonOption, RunGraphOption, print_result
 from graphcl.cli.table_options import takes_tables
-from graphcl.errors import RunError, require
+from graphcl.errors import require
 from graphcl.files.records import write_records
-from graphcl.graphs.nodes import Nodes
-from graphcl.store.columns import rows_of
-from graphcl.tabular.options import TableOptions, counted
+from graphcl.run import has_all
+from graphcl.tabular.options import TableOptions
+
+if TYPE_CHECKING:
+    from graphcl.answers.similar import Neighbours
+    from graphcl.graphs.nodes import Nodes
 
 
 @takes_tables
@@ -68,16 +69,13 @@ def neighbors(
     require(k >= 1, "neighbors", "-k", "at least 1", k)
     check_out(out, overwrite=overwrite)
     dashed = any(one.startswith("-") for one in node)
-    again = ("neighbors", str(run), *(["--"] if dashed else []), *node)
-    folder = nodes_folder(run, node_type, partial(_has_all, wanted=node))
-    z, nodes = run_nodes(run, graph, tables, again=again, folder=folder, embeddings=embeddings)
-    rows = rows_of(node, nodes.ids, str(embeddings or run), RunError)
-    index, built = (None, "") if embeddings is not None else stored_index(folder, z)
-    if built:
-        print(f"neighbors: built an index of {counted(len(z), 'node')} ({built})", file=sys.stderr)
-    found = find_neighbours(z, nodes.ids, rows, k, index)
+    again = ("neighbors", *(["--"] if dashed else []), *node)
+    asked = open_run(run, again, graph, tables, embeddings=embeddings)
+    kind = asked.type_of(asked.type_folder(node_type, partial(has_all, wanted=node)))
+    found = asked.neighbors(node, k, node_type=kind, on_note=_note)
+    nodes, rows = asked.nodes(kind), found.rows
     listed = [_listed(found, nodes, place) for place in range(len(found))]
-    about: dict[str, Any] = {"run": str(run), "k": k}
+    about: dict[str, Any] = {"run": str(asked.folder), "k": k}
     if len(rows) == 1:
         about |= {"id": plain(nodes.ids[rows[0]]), "neighbors": listed[0]}
     else:
@@ -101,11 +99,11 @@ def neighbors(
     print_result(about, "\n".join(lines), as_json=as_json)
 
 
-def _has_all(nodes: Nodes, wanted: list[str]) -> bool:
-    return set(wanted) <= set(map(str, nodes.ids.tolist()))
+def _note(text: str) -> None:
+    print(f"neighbors: {text}", file=sys.stderr)
 
 
-def _listed(found: Neighbours, nodes: Nodes, place: int) -> list[dict[str, Any]]:
+def _listed(found: "Neighbours", nodes: "Nodes", place: int) -> list[dict[str, Any]]:
     pairs = zip(found.nearest[place].tolist(), found.cosines[place].tolist(), strict=True)
     return [
         {"id": plain(nodes.ids[key]), "cosine": cosine, **_label(nodes, key)}
@@ -113,7 +111,7 @@ def _listed(found: Neighbours, nodes: Nodes, place: int) -> list[dict[str, Any]]
     ]
 
 
-def _label(nodes: Nodes, row: int) -> dict[str, Any]:
+def _label(nodes: "Nodes", row: int) -> dict[str, Any]:
     y = nodes.classes
     if y is None or y[row] < 0:
         return {}

@@ -1,11 +1,9 @@
 """`graphcl predict`: labels and probabilities for nodes without a label."""
 
-import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
 from graphcl.cli.answers import (
@@ -16,24 +14,18 @@ from graphcl.cli.answers import (
     TypeOption,
     check_out,
     give_answer,
-    is_labelled,
-    nodes_folder,
-    run_nodes,
+    open_run,
 )
 from graphcl.cli.options import JsonOption, RunGraphOption
 from graphcl.cli.table_options import takes_tables
-from graphcl.errors import GraphError, RunError, require
+from graphcl.errors import GraphError, RunError
 from graphcl.files.records import read_pairs, records
-from graphcl.graphs.nodes import Nodes
-from graphcl.runs import files as runs
-from graphcl.store.header import is_parts
+from graphcl.run import Run, is_labelled
 from graphcl.tabular.options import TableOptions, counted
 
 if TYPE_CHECKING:
-    from graphcl.answers.prediction import KnownLabels, Predictions
-    from graphcl.evaluation.calibration import PredictionError
+    from graphcl.answers.prediction import Predictions
 
-LEARN = ("all", "train")
 SHOWN = 10
 
 
@@ -84,32 +76,23 @@ def predict(
 
         graphcl predict runs/big --embeddings shards.parquet --labels some.csv --out topics.parquet
     """
-    require(learn in LEARN, "predict", "--learn", " or ".join(LEARN), learn)
     check_out(out, overwrite=overwrite)
-    folder = nodes_folder(run, node_type, is_labelled)
-    again = ("predict", str(run))
-    z, nodes = run_nodes(run, graph, tables, again=again, folder=folder, embeddings=embeddings)
-    known = _known(run, nodes, labels)
-    truth = known
-    if learn == "train":
-        if nodes.split_codes is None:
-            raise RunError(f"{run}: has no split; --learn train needs train and test nodes")
-        known = known.only(np.isin(nodes.split_codes, (1, 2)))
-    elif known.known.all() and not everything:
-        hint = "; --learn train hides those of test nodes" if nodes.split_codes is not None else ""
-        raise RunError(f"{run}: all {len(z):,} nodes have a label; --all predicts them too{hint}")
-    from graphcl.answers.prediction import predict_known
-
-    found = predict_known(
-        z, nodes.ids, known, nodes="all" if everything else "unlabelled", seed=seed
+    asked = open_run(run, ("predict",), graph, tables, embeddings=embeddings)
+    folder = asked.type_folder(node_type, is_labelled)
+    found = _predicted(
+        asked,
+        labels,
+        nodes="all" if everything else "unlabelled",
+        learn=learn,
+        node_type=asked.type_of(folder),
+        seed=seed,
     )
-    tested = found.score(truth) if learn == "train" else None
     give_answer(
-        run,
+        asked,
         "predict",
-        summary(found, tested),
+        summary(found),
         found.columns(),
-        text=_text(found, tested),
+        text=_text(found),
         shown=_lines(found),
         out=out,
         as_json=as_json,
@@ -117,35 +100,24 @@ def predict(
     )
 
 
-def _known(run: Path, nodes: Nodes, file: Path | None) -> "KnownLabels":
-    from graphcl.answers.prediction import known_labels
-
-    if file is not None:
-        pairs = read_pairs(file, ("id", "label"), RunError)
-        if not pairs:
-            raise RunError(f"{file}: holds no label")
-        given: dict[str, list[str]] = {}
-        for name, label in pairs:
-            given.setdefault(name, []).append(label)
-        several = any(len(set(some)) > 1 for some in given.values())
-        try:
-            return known_labels(
-                {name: some if several else some[0] for name, some in given.items()}, nodes.ids
-            )
-        except GraphError as error:
-            raise RunError(f"{file}: {error}") from None
-    labels = nodes.y
-    if labels is None:
-        trained = runs.read_config(run, baselines=True).origin.graph
-        parted = bool(trained) and is_parts(Path(trained))
-        hint = f", or pass --graph {shlex.quote(trained)}" if parted else ""
-        raise RunError(
-            f"{run}: has no labels; give some with --labels FILE (columns: id and label){hint}"
-        )
-    return known_labels(labels.astype(np.int64), nodes.ids, nodes.class_names)
+def _predicted(run: Run, file: Path | None, **how: Any) -> "Predictions":
+    """Returns what the run predicts from its labels, or from those in a file."""
+    if file is None:
+        return run.predict(**how)
+    given: dict[str, list[str]] = {}
+    for name, label in read_pairs(file, ("id", "label"), RunError):
+        given.setdefault(name, []).append(label)
+    if not given:
+        raise RunError(f"{file}: holds no label")
+    several = any(len(set(some)) > 1 for some in given.values())
+    labels = {name: some if several else some[0] for name, some in given.items()}
+    try:
+        return run.predict(labels, **how)
+    except GraphError as error:
+        raise RunError(f"{file}: {error}") from None
 
 
-def summary(found: "Predictions", tested: "PredictionError | None") -> dict[str, Any]:
+def summary(found: "Predictions") -> dict[str, Any]:
     """Returns the figures that are printed as JSON and kept for the report."""
     names = [str(name) for name in found.classes]
     return {
@@ -155,18 +127,18 @@ def summary(found: "Predictions", tested: "PredictionError | None") -> dict[str,
         "labelled": dict(zip(names, found.labelled, strict=True)),
         "predicted": {str(name): count for name, count in found.counts().items()},
         "error": None if found.error is None else asdict(found.error),
-        "test": None if tested is None else asdict(tested),
+        "test": None if found.test is None else asdict(found.test),
         "strength": found.strength,
         "temperature": found.temperature,
     }
 
 
-def _text(found: "Predictions", tested: "PredictionError | None") -> str:
+def _text(found: "Predictions") -> str:
     classes = counted(found.known.shape[1], "class", "classes")
     learned = classes if not found.several else "several labels per node"
     lines = [f"{counted(len(found), 'node')} predicted; {learned}"]
     held_out = ("labelled node, held out", "labelled nodes, each held out")
-    for error, what in ((found.error, held_out), (tested, ("test node", "test nodes"))):
+    for error, what in ((found.error, held_out), (found.test, ("test node", "test nodes"))):
         if error is not None:
             lines.append(error_line(asdict(error), what, several=found.several))
     if found.error is None:

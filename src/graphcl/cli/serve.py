@@ -11,18 +11,13 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.cli.answers import (
-    RunArgument,
-    TypeOption,
-    is_labelled,
-    nodes_folder,
-    type_of_folder,
-)
+from graphcl.cli.answers import RunArgument, TypeOption, open_run
 from graphcl.cli.options import DeviceOption, JsonOption, RunGraphOption, print_result
 from graphcl.cli.processes import Ending, handled
 from graphcl.cli.table_options import takes_tables
 from graphcl.errors import MissingExtraError, RunError, require
 from graphcl.files.text import read_text
+from graphcl.run import is_labelled
 from graphcl.serving.requests import Bounds
 from graphcl.tabular.options import TableOptions, counted
 
@@ -105,21 +100,19 @@ def serve(
             f"serve: {host} can be reached by others; give a token: --token-file, or {TOKEN}"
         )
     uvicorn = _import_uvicorn()
-    from graphcl.cli.graphs import load_run_graph
     from graphcl.serving.app import build_app
     from graphcl.serving.pages import PageMaker
     from graphcl.serving.run import ServedRun
-    from graphcl.training_run import keep_embeddings
 
     # Labels may be learned, a map drawn and answers computed when the service stops. Threads of
     # theirs do not survive the interpreter's shutdown.
     Ending.at_once = True
     with closing(_listen(host, port)) as listening, suppress(KeyboardInterrupt):
-        loaded = load_run_graph(run, graph, tables, again=("serve", str(run)))
-        keep_embeddings(run, loaded, device=device)
-        folder = nodes_folder(run, node_type, is_labelled)
-        kind = type_of_folder(run, folder)
-        served = ServedRun(run, loaded, device=device, node_type=kind)
+        asked = open_run(run, ("serve",), graph, tables, device=device)
+        loaded = asked.graph
+        asked.keep_embeddings()
+        kind = asked.type_of(asked.type_folder(node_type, is_labelled))
+        served = ServedRun(asked.folder, loaded, device=device, node_type=kind)
         bounds = Bounds(
             nodes=most_nodes,
             bytes=most_bytes,

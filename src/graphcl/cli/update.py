@@ -1,20 +1,17 @@
 """`graphcl update`: a run whose graph has changed; its versions, and the way back."""
 
 import sys
-from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from graphcl.cli.answers import RunArgument, open_run
 from graphcl.cli.options import DeviceOption, JsonOption, RunGraphOption, print_result
 from graphcl.cli.table_options import takes_tables
-from graphcl.errors import RunError, require
-from graphcl.runs import files as runs
+from graphcl.errors import require
 from graphcl.runs import versions as run_versions
 from graphcl.runs.nodes import plain_names
-from graphcl.runs.versions import rollback
 from graphcl.tabular.options import TableOptions
 
 _CHANGES, _VERSIONS = "What changes", "Versions"  # groups of options
@@ -22,7 +19,7 @@ _CHANGES, _VERSIONS = "What changes", "Versions"  # groups of options
 
 @takes_tables
 def update(
-    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    run: RunArgument,
     version: Annotated[
         int | None, typer.Argument(help="With --rollback: the version. (default: the one before)")
     ] = None,
@@ -102,52 +99,37 @@ def update(
 
         graphcl update runs/mine --rollback 3
     """
-    root = run_versions.run_root(run)
+    asked = open_run(run, ("update",), graph, device=device)
+    root = asked.path
     changes = any(one is not None for one in (nodes, edges, remove_nodes, remove_edges, graph))
     changes = changes or retrain or bool(tables.given())
     require(back or version is None, "update", "VERSION", "given with --rollback", version)
     alone = not (changes and (back or versions))
     require(alone, "update", "--rollback and --versions", "given alone", "tables")
-    runs.read_config(root)
     if back:
-        number = rollback(root, version)
+        number = asked.rollback(version)
         about = {"run": str(root), "version": number}
         print_result(about, f"{root}: version {number} is in use", as_json=as_json)
         return
     if versions:
-        found = run_versions.versions(root)
+        found = asked.versions
         text = "\n".join(run_versions.describe(one) for one in found)
         listed = [one.to_json() for one in found]
         print_result({"run": str(root), "versions": listed}, text, as_json=as_json)
         return
     require(changes, "update", "tables", "given: --nodes, --edges, …, or --retrain", None)
-
-    from graphcl.cli.graphs import load_run_graph
-    from graphcl.devices import resolve_device
-    from graphcl.graphs.graph import Graph
-    from graphcl.updating.run import update_run
-
-    def before(base: Path) -> Graph:
-        loaded = load_run_graph(base, graph, again=("update", str(root)))
-        if not isinstance(loaded, Graph):
-            raise RunError(f"{root}: has {len(loaded.graphs)} graphs; an update is of one")
-        return loaded
-
-    base = run_versions.current_run(root)
-    of_nodes, of_edges = (None, None) if runs.read_schema(base) else plain_names(base)
-    done = update_run(
-        root,
-        before,
-        replace(tables, nodes=_tables("--nodes", nodes, of_nodes)),
+    of_nodes, of_edges = (None, None) if asked.types else plain_names(asked.folder)
+    options = {**tables.given(), "nodes": _tables("--nodes", nodes, of_nodes)}
+    done = asked.update(
         edges=_tables("--edges", edges, of_edges),
         remove_nodes=_tables("--remove-nodes", remove_nodes, of_nodes),
         remove_edges=_tables("--remove-edges", remove_edges, of_edges),
         retrain=retrain,
         epochs=epochs,
         keep=keep,
-        device=resolve_device(device),
         verbose=True,
         on_note=partial(print, file=sys.stderr),
+        **options,
     )
     print_result({"run": str(root), **done.to_json()}, "\n".join(done.lines), as_json=as_json)
 

@@ -448,15 +448,16 @@ class GraphCL(SklearnTransformer):
         Args:
             path: the directory.
             graph: a graph, or several, or a typed one. Its embeddings and the names of its nodes
-                are kept in the run, as `graphcl train` does, for `graphcl report` and
-                `graphcl neighbors`.
+                are kept in the run, as `graphcl train` does, for `graphcl.Run`.
             overwrite: replace a run that is there. Anything else that is there is never touched.
         """
         self._require_fitted("save")
         given = None if graph is None else as_graphs(graph)
         z: Any = None if given is None else self.transform(given)
         with runs.new_run(Path(path), overwrite=overwrite) as folder:
-            self.write_to(folder, runs.Origin())
+            parts = given.graphs if isinstance(given, GraphCollection) else (given,)
+            known = "" if given is None else fingerprint(parts)
+            self.write_to(folder, runs.Origin(fingerprint=known))
             if given is not None:
                 write_types(folder, given, np.concatenate(z) if isinstance(z, list) else z)
 

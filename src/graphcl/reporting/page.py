@@ -13,10 +13,9 @@ because the high bytes of neighbouring values are alike. Base64 cannot end a scr
 import base64
 import hashlib
 import json
-import tempfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -24,12 +23,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.devices import device_name, resolve_device
-from graphcl.errors import GraphError, RunError, require
-from graphcl.estimator import GraphCL
+from graphcl.errors import GraphError, RunError, option, require
 from graphcl.evaluation import linear_probe
 from graphcl.files.atomic import check_new_file, write_whole
-from graphcl.graphs.collection import as_graphs
 from graphcl.graphs.graph import Graph
 from graphcl.reporting.contents import AnyGraph, Contents, Sharded, gather
 from graphcl.reporting.sections import (
@@ -47,8 +43,8 @@ from graphcl.reporting.sections import (
     unsupervised_section,
     warnings_box,
 )
-from graphcl.runs.files import read_embeddings
-from graphcl.runs.nodes import SPLITS, run_types, type_folder
+from graphcl.runs import files as runs
+from graphcl.runs.nodes import SPLITS, type_folder
 from graphcl.runs.results import GraphFacts
 from graphcl.version import versions
 
@@ -366,105 +362,68 @@ def _changes(about: Mapping[str, Any]) -> str:
     return card("The graph", facts_table(facts))
 
 
-def report(
-    source: Any,
-    graph: Any = None,
-    out: str | Path = "report.html",
+@dataclass(frozen=True)
+class Page:
+    """A page that was written.
+
+    Attributes:
+        path: the file.
+        bytes: its size.
+        nodes: how many are on the map.
+    """
+
+    path: Path
+    bytes: int
+    nodes: int
+
+
+def check_page(path: Path, layout: str, *, overwrite: bool) -> None:
+    """Refuses a page before any work is done for it."""
+    require(layout in ("umap", "pca"), "report", option("layout"), "umap or pca", layout)
+    check_new_file(path, (".html", ".htm"), RunError, overwrite=overwrite)
+
+
+def write_page(
+    path: Path,
+    run: Path,
+    graph: AnyGraph | None,
     *,
     layout: str = "umap",
     seed: int = 0,
-    overwrite: bool = False,
-    embeddings: str | Path | None = None,
+    why: str = "",
     node_type: str | None = None,
-) -> Path:
-    """Writes one HTML file that shows a training: graph, loss, map of embeddings, scores.
+    sharded: Sharded | None = None,
+) -> Page:
+    """Writes the page of a run; see `gather` for the arguments.
 
-    It needs no network. If the graph has labels, the probe scores the embeddings.
-
-    Args:
-        source: a fitted model, or the path of a run.
-        graph: the graph that was trained on; needed for a model. Without it, the page of a run
-            leaves out what needs edges. With `embeddings`, the path of their store in parts.
-        out: the file, `.html`.
-        layout: ``umap``, or ``pca``, which is faster and needs no extra.
-        seed: decides the map, clusters and samples.
-        overwrite: replace an existing file.
-        embeddings: the path of a folder of shards, which `graphcl embed RUN PARTS` wrote; they are
-            shown instead of those in the run. `source` is then the path of that run.
-        node_type: of a typed graph: the type that the page is about; None is the only one with
-            labels.
-
-    Returns:
-        The path of the file.
-
-    Raises:
-        GraphCLError: the model is not fitted, the graph does not fit, or the file is there.
+    Of a run that `GraphCL.save` wrote, what a training would have noted is measured first.
     """
-    require(layout in ("umap", "pca"), "report", "layout", "umap or pca", layout)
-    target = Path(out)
-    check_new_file(target, (".html", ".htm"), RunError, overwrite=overwrite)
-    asked: Any = {"method": layout, "seed": seed}
-    if embeddings is not None:
-        if not isinstance(source, str | Path):
-            raise GraphError("report: embeddings in shards belong to a run; pass its path")
-        sharded = Sharded(Path(source), Path(embeddings), graph, seed=seed)
-        contents = gather(Path(source), None, sharded=sharded, **asked)
-        write_whole(target, render(contents).encode("utf-8", "replace"))
-        return target
-    whole = None if graph is None else as_graphs(graph)
-    typed = whole if isinstance(whole, Graph) and not whole.is_plain else None
-    given = whole if typed is None else None
-    if isinstance(source, str | Path):
-        if node_type is None and run_types(Path(source)):
-            node_type = _labelled(typed)
-        why = "no graph was passed to report"
-        contents = gather(Path(source), given, why=why, node_type=node_type, **asked)
-    else:
-        whole = typed or given
-        if whole is None:
-            raise GraphError("report: a model needs the graph that it was trained on")
-        kind = None if typed is None else node_type or _labelled(typed)
-        with tempfile.TemporaryDirectory(prefix="graphcl-") as folder:
-            run = Path(folder) / "run"
-            source.save(run, graph=whole)
-            result = _result(source, whole, type_folder(run, kind), kind)
-            contents = gather(run, given, result=result, node_type=kind, **asked)
-    write_whole(target, render(contents).encode("utf-8", "replace"))
-    return target
+    result = None
+    if graph is not None and not (run / runs.RESULT).is_file():
+        result = _measured(run, graph, node_type)
+    own = None if node_type is not None else graph
+    about: Any = {"why": why, "node_type": node_type, "sharded": sharded, "result": result}
+    contents = gather(run, own, method=layout, seed=seed, **about)
+    text = render(contents).encode("utf-8", "replace")
+    write_whole(path, text)
+    return Page(path, len(text), len(contents.points.rows))
 
 
-def _labelled(graph: Graph | None) -> str:
-    """Returns the only type with labels.
-
-    Raises:
-        GraphError: none has, or several.
-    """
-    if graph is None or not graph.labelled_type:
-        raise GraphError("report: of a typed graph, say which type the page is about: node_type=")
-    return graph.labelled_type
-
-
-def _result(
-    model: GraphCL, graph: AnyGraph, run: Path, node_type: str | None = None
-) -> dict[str, Any]:
+def _measured(run: Path, graph: AnyGraph, node_type: str | None) -> dict[str, Any]:
     """Returns what `graphcl train` would have kept as `result.json`, as far as it is known."""
-    health = getattr(model, "health_", None)  # a model that was loaded has none
     result: dict[str, Any] = {
         "graph": asdict(GraphFacts.of(graph, graph.name)),
         "probe": None,
         "probe_skipped": "the graph has no labels",
-        "seed": model.seed_,
-        "train_seconds": model.seconds_,
-        "device": device_name(resolve_device(model.device)),
+        "seed": runs.read_config(run).seed,
         "versions": versions(),
     }
-    if health is not None:
-        result |= {"effective_rank": health.effective_rank, "mean_cosine": health.mean_cosine}
-        result["warnings"] = [sign.to_json() for sign in health.warnings]
+    metrics = runs.read_metrics(run)
+    result |= {"train_seconds": metrics[-1]["seconds"]} if metrics else {}
     judged = graph.nodes[node_type] if isinstance(graph, Graph) and node_type else graph
     if judged.y is not None:
         try:
-            scores = asdict(linear_probe(read_embeddings(run), judged))
+            scores = asdict(linear_probe(runs.read_embeddings(type_folder(run, node_type)), judged))
             result["probe"] = ({"type": node_type} if node_type else {}) | scores
         except GraphError as error:
             result["probe_skipped"] = str(error)

@@ -17,9 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from graphcl.errors import RunError, counted, is_command
 from graphcl.files.atomic import remove_folder, whole_folder, write_whole
 from graphcl.files.text import read_text
@@ -80,7 +77,7 @@ def current_number(run: Path) -> int:
         return int(text)
     last = numbers(run)[-1]
     newest = f"graphcl update {shlex.quote(str(run))} --rollback {last}"
-    newest = newest if is_command() else f"graphcl.rollback({str(run)!r}, {last})"
+    newest = newest if is_command() else f"graphcl.Run({str(run)!r}).rollback({last})"
     raise RunError(f"{path}: {wrong}; use the newest that is: {newest}")
 
 
@@ -236,24 +233,6 @@ def rollback(run: str | Path, version: int | None = None) -> int:
         number = _before(root, known) if version is None else version
         use_version(root, number)
     return number
-
-
-def read_embeddings(run: str | Path) -> npt.NDArray[np.float32]:
-    """Returns the embeddings of a run, those of the version in use, ``[nodes, dim]``.
-
-    They are mapped from files and read-only. Rows are in the order of the version's graph: nodes
-    that stayed, then new ones.
-
-    Args:
-        run: the run, or the folder of one of its versions.
-
-    Raises:
-        RunError: there is no such run, or it keeps no embeddings.
-    """
-    folder = current_run(Path(run))
-    runs.read_config(folder, baselines=True)
-    found: npt.NDArray[np.float32] = runs.read_embeddings(folder)
-    return found
 
 
 def _before(root: Path, known: list[int]) -> int:

@@ -168,7 +168,10 @@ def _check_beginning(path: Path, kind: str) -> None:
 
 
 def _in_memory(duck: Duck, table: Any, role: str) -> Source:
-    """Returns a table of pandas, Polars, Arrow or DuckDB, which DuckDB scans where it is."""
+    """Returns a table of pandas, Polars, Arrow or DuckDB, which DuckDB scans where it is.
+
+    A list of pairs is one of edges.
+    """
     import pyarrow
 
     try:
@@ -178,6 +181,9 @@ def _in_memory(duck: Duck, table: Any, role: str) -> Source:
             arrow = pyarrow.table(table)  # Polars and DuckDB; text without a copy
         elif hasattr(table, "columns") and hasattr(table, "index"):
             arrow = _of_pandas(table)
+        elif isinstance(table, list) and all(isinstance(one, tuple) for one in table):
+            ends = list(zip(*table, strict=True)) or ((), ())
+            arrow = pyarrow.table(dict(zip(("source", "target"), ends, strict=True)))
         else:
             arrow = pyarrow.table(table)  # a dictionary of lists, or what speaks Arrow
     except (pyarrow.ArrowException, TypeError, ValueError, OverflowError) as error:

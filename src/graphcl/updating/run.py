@@ -20,18 +20,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from graphcl.devices import resolve_device
 from graphcl.errors import ParameterError, RunError, counted, option, require
 from graphcl.estimator.fitted import Fitted, align
 from graphcl.estimator.fitting import retrain as train_on
 from graphcl.estimator.inference import embed_fitted
 from graphcl.evaluation.drift import measure_drift
-from graphcl.graphs.collection import as_graph, fingerprint
+from graphcl.graphs.collection import fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
 from graphcl.runs import versions
 from graphcl.runs.nodes import trained_tables, type_folder
-from graphcl.tabular.build import open_prepared
 from graphcl.tabular.options import TableOptions
 from graphcl.updating.matching import Grown, grow
 from graphcl.updating.version import (
@@ -76,81 +74,6 @@ class Update:
         return {**self.about, **shown, "drift": self.drift}
 
 
-def update(
-    run: str | Path,
-    *,
-    nodes: Any = None,
-    edges: Any = None,
-    remove_nodes: Any = None,
-    remove_edges: Any = None,
-    graph: Any = None,
-    retrain: bool = False,
-    epochs: int | None = None,
-    keep: int = versions.KEEP,
-    device: str = "auto",
-    verbose: bool = False,
-    **options: Any,
-) -> Update:
-    """Brings a run up to date with a graph that has changed; makes a new version of the run.
-
-    Nodes are named by their ids. Those whose L-hop surroundings changed are embedded again, no
-    others. The result is that of embedding the new graph whole, to 1e-6 of the largest number.
-    Features are prepared and scaled as in training. `GraphCL.load` and all commands use the new
-    version from then on; `rollback` goes back.
-
-    Args:
-        run: the run.
-        nodes: a table of new nodes, and of known ones whose features are replaced, in any form that
-            `read_tables` takes. Of known nodes, columns that the table lacks keep their values. Of
-            a graph with types, a dictionary of tables by type; likewise `remove_nodes`, and `edges`
-            and `remove_edges` by relation.
-        edges: a list of new edges; of one that is there, the weight is replaced.
-        remove_nodes: a table with a column of ids, or a list of ids.
-        remove_edges: a list of edges to remove, before new ones are added.
-        graph: the graph as it was before; a run that was updated already has it.
-        retrain: go on training from the weights, embed all nodes, and turn the new space to the old
-            one by orthogonal Procrustes on nodes that did not change.
-        epochs: of `retrain`; None is a tenth of the training's.
-        keep: how many versions are kept beside the training; the oldest are removed.
-        device: as for `GraphCL`.
-        verbose: show progress on stderr.
-        options: as of `read_tables`: `id_column`, `label`, ….
-
-    Returns:
-        An `Update`: the version's number and folder, counts, seconds and the drift.
-
-    Raises:
-        GraphCLError: the tables do not fit the graph or the run. Nothing is changed then.
-    """
-    tables = TableOptions(**{"nodes": _path(nodes), **options})
-
-    def before(base: Path) -> Graph:
-        own = versions.own_graph(base)
-        if graph is not None:
-            return as_graph(graph)
-        if own is None:
-            raise RunError(f"{run}: does not hold its graph; pass graph=, as it was before")
-        return open_prepared(own) if runs.read_schema(base) else Graph.open(own)
-
-    return update_run(
-        Path(run),
-        before,
-        tables,
-        edges=_path(edges),
-        remove_nodes=_path(remove_nodes),
-        remove_edges=_path(remove_edges),
-        retrain=retrain,
-        epochs=epochs,
-        keep=keep,
-        device=resolve_device(device),
-        verbose=verbose,
-    )
-
-
-def _path(given: Any) -> Any:
-    return str(given) if isinstance(given, Path) else given
-
-
 def update_run(
     run: Path,
     before: Callable[[Path], Graph],
@@ -166,7 +89,7 @@ def update_run(
     verbose: bool = False,
     on_note: Callable[[str], None] = lambda _: None,
 ) -> Update:
-    """Does what `update` describes.
+    """Does what `graphcl.Run.update` describes.
 
     `before` is called with the folder of the version in use, and returns its graph. The run is held
     then: a graph that was opened earlier may be that of a version which another update replaced.
