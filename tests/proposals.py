@@ -335,7 +335,7 @@ ROWS = [
         take="graphcl .*",
     ),
     Row(
-        "keeps its graph: leave",
+        "it keeps its graph: leave",
         "update run --edges ring.csv --graph ring.csv",
         take="",
         drop="--graph ring.csv",

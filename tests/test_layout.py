@@ -21,6 +21,8 @@ ELSEWHERE = {
     "__main__.py": "cli/test_main.py",
     "devices.py": "cli/test_main.py",
     "evaluation/__init__.py": "cli/test_neighbors.py",
+    "exporting/__init__.py": "test_run.py",
+    "runs/graph.py": "cli/test_run_graphs.py",
     "cli/answers.py": "cli/test_predict.py",
     "encoders/paper.py": "encoders/test_encoders.py",
     "encoders/pyg.py": "encoders/test_encoders.py",

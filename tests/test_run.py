@@ -137,12 +137,12 @@ def test_a_run_finds_its_graph_and_refuses_another(folder, tmp_path, monkeypatch
     other = replace(plain_graph(), name="other")
     random = np.random.default_rng(5)
     changed = Graph.from_edge_index(random.integers(0, NODES, (2, 90)), np.asarray(other.x))
-    with pytest.raises(RunError, match="is not the one that the run was trained on"):
+    with pytest.raises(RunError, match="is not the graph that the run was trained on"):
         _ = Run(folder / "plain", graph=changed).graph
     with pytest.raises(RunError, match="does not say which graph"):
         _ = Run(folder / "plain").graph
     plain_graph().save("graph.npz")
-    arguments = ["train", "graph.npz", "--out", "named", "--epochs", "1"]
+    arguments = ["train", "graph.npz", "--out", "named", "--set", "epochs=1"]
     assert command([*arguments, "--set", "dim=4", "--device", "cpu", "--probe-steps", "1"]) == 0
     assert Run("named").graph.num_nodes == NODES
     with pytest.raises(RunError, match="nothing"):

@@ -12,21 +12,30 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import GraphCLError, RunError, counted, is_command, option, require
+from graphcl.errors import GraphCLError, RunError, counted, option, require
 from graphcl.graphs.nodes import Nodes
 from graphcl.runs import files as runs
 from graphcl.runs import versions
-from graphcl.runs.nodes import lacks_embeddings, read_nodes, run_types, type_folder
+from graphcl.runs.nodes import (
+    describe_nodes,
+    has_all,
+    is_labelled,
+    lacks_embeddings,
+    read_nodes,
+    run_types,
+    type_folder,
+)
 from graphcl.runs.results import read_result
 from graphcl.runs.versions import KEEP
 from graphcl.settings import LINKS_BY
 from graphcl.store.columns import Ids
+from graphcl.store.header import is_parts
 from graphcl.tabular.options import TableOptions
 
 if TYPE_CHECKING:  # each is imported by the answer that needs it
     from graphcl.answers.grouping import Groups
     from graphcl.answers.linking import LinkEvaluation, Links
-    from graphcl.answers.prediction import KnownLabels, Predictions
+    from graphcl.answers.prediction import Predictions
     from graphcl.answers.similar import Neighbours
     from graphcl.estimator import GraphCL
     from graphcl.graphs.graph import Graph
@@ -36,7 +45,6 @@ if TYPE_CHECKING:  # each is imported by the answer that needs it
     from graphcl.updating.run import Update
 
 Array = npt.NDArray[Any]
-LEARN = ("all", "train")
 
 
 class Run:
@@ -72,7 +80,7 @@ class Run:
         self._version = None if self.path == Path(path) else Path(path)
         self.device = device
         self._given, self._tables = graph, TableOptions(**tables)
-        self._shards = None if embeddings is None else Path(embeddings)
+        self._shards = embeddings and Path(embeddings)
         self._given_of: Path | None = None  # the version that the graph was given for
         self._kept: dict[tuple[str, Path], Any] = {}
         self.read_graph: Callable[[Path], AnyGraph] = self._read_graph
@@ -80,6 +88,9 @@ class Run:
 
     def reading(self, tables: TableOptions, read_graph: "Callable[[Path], AnyGraph]") -> Self:
         """Sets how the graph is read, as a command does."""
+        parts = self._shards is None or not tables.given()
+        what = "a store in parts, not tables"
+        require(parts, str(self.path), option("graph"), what, self._given)
         self._tables, self.read_graph = tables, read_graph
         return self
 
@@ -92,8 +103,7 @@ class Run:
             facts.append(f"types {', '.join(self.types)}")
         if probe.get("accuracy") is not None:
             facts.append(f"probe accuracy {probe['accuracy']:.3f}")
-        facts.append(f"version {self.version}")
-        return f"Run({str(self.path)!r}: {', '.join(facts)})"
+        return f"Run({str(self.path)!r}: {', '.join([*facts, f'version {self.version}'])})"
 
     @property
     def folder(self) -> Path:
@@ -122,8 +132,7 @@ class Run:
         Raises:
             RunError: it cannot be read, it has changed, or it is not read on the run's word.
         """
-        graph: AnyGraph = self._once("graph", self.read_graph)
-        return graph
+        return self._once("graph", self.read_graph)  # type: ignore[no-any-return]
 
     @property
     def model(self) -> "GraphCL":
@@ -156,14 +165,15 @@ class Run:
 
     def _once(self, what: str, make: Callable[[Path], Any]) -> Any:
         """Returns something of the version in use, which is made once."""
-        key = what, self.folder
-        if key not in self._kept:
-            self._kept[key] = make(self.folder)
-        return self._kept[key]
+        folder = self.folder
+        if (what, folder) not in self._kept:
+            self._kept = {key: one for key, one in self._kept.items() if key[1] == folder}
+            self._kept[what, folder] = make(folder)
+        return self._kept[what, folder]
 
     def _read_graph(self, folder: Path) -> "AnyGraph":
         from graphcl.graphs.collection import as_graphs
-        from graphcl.runs.graph import graph_fingerprint, read_run_graph
+        from graphcl.runs.graph import check_graph, read_run_graph
 
         self._given_of = self._given_of or folder
         if self._given is None or folder != self._given_of:
@@ -171,9 +181,7 @@ class Run:
         if isinstance(self._given, str | Path):
             return read_run_graph(folder, str(self._given), self._tables)
         graph = as_graphs(self._given)
-        expected = runs.read_config(folder, baselines=True).origin.fingerprint
-        if expected and graph_fingerprint(graph) != expected:
-            raise RunError(f"{self.path}: graph is not the one that the run was trained on")
+        check_graph(folder, graph)
         return graph
 
     def one_graph(self, folder: Path | None = None) -> "Graph":
@@ -220,26 +228,20 @@ class Run:
         return next(named, None)
 
     def rows(
-        self,
-        node_type: str | None = None,
-        fits: Callable[[Nodes], bool] = lambda _: False,
+        self, node_type: str | None = None, fits: Callable[[Nodes], bool] = lambda _: False
     ) -> tuple[Any, Nodes]:
         """Returns the embeddings of a type, and what the run keeps of its nodes.
 
-        Of a run over parts, which keeps none yet, the graph is embedded first. Otherwise the graph
-        is read only if it was given, or the run has no `nodes.npz`.
+        The graph is read only if it was given, or if the run lacks something.
 
         Raises:
             RunError: the run is damaged, has no embeddings, or they do not fit its nodes.
         """
-        from graphcl.runs.nodes import describe_nodes
-
         folder = self.type_folder(node_type, fits)
         kind = self.type_of(folder)
         if self._shards is not None:
             from graphcl.answers.inputs import shards_of_run
 
-            self._require_parts()
             who = str(self.path)
             return shards_of_run(self.folder, self._shards, self._given, who, node_type=kind)
         given = self._given is not None or bool(self._tables.given())
@@ -259,11 +261,6 @@ class Run:
 
         keep_embeddings(self.folder, self.graph, device=self.device)
         return True
-
-    def _require_parts(self) -> None:
-        parts = not self._tables.given()
-        what = "a store in parts, not tables"
-        require(parts, str(self.path), option("graph"), what, self._given)
 
     def predict(
         self,
@@ -288,39 +285,14 @@ class Run:
             RunError: the run has no labels, or no split to learn from.
             GraphError: the labels do not fit the nodes.
         """
-        from graphcl.answers.prediction import NODES, known_labels, predict_known
+        from graphcl.answers.prediction import predict_nodes
 
-        require(learn in LEARN, "predict", option("learn"), " or ".join(LEARN), learn)
-        require(nodes in NODES, "predict", "nodes", " or ".join(NODES), nodes)
         z, own = self.rows(node_type, is_labelled)
-        truth = self._own_labels(own) if labels is None else known_labels(labels, own.ids)
-        known = truth
-        if learn == "train":
-            if own.split_codes is None:
-                what = f"{option('learn', 'train')} needs train and test nodes"
-                raise RunError(f"{self.path}: has no split; {what}")
-            known = truth.only(np.isin(own.split_codes, (1, 2)))
-        elif known.known.all() and nodes != "all":
-            every = "--all" if is_command() else "nodes='all'"
-            hint = f"; {option('learn', 'train')} hides those of test nodes"
-            raise RunError(
-                f"{self.path}: all {len(z):,} nodes have a label; {every} predicts them too"
-                f"{'' if own.split_codes is None else hint}"
-            )
-        found = predict_known(z, own.ids, known, nodes=nodes, seed=seed)
-        return replace(found, test=found.score(truth)) if learn == "train" else found
-
-    def _own_labels(self, nodes: Nodes) -> "KnownLabels":
-        from graphcl.answers.prediction import known_labels
-        from graphcl.store.header import is_parts
-
-        if nodes.y is None:
-            trained = runs.read_config(self.folder, baselines=True).origin.graph
-            parted = bool(trained) and is_parts(Path(trained))
-            hint = f", or pass {option('graph', trained)}" if parted else ""
-            some = "--labels FILE (columns: id and label)" if is_command() else "labels="
-            raise RunError(f"{self.path}: has no labels; give some with {some}{hint}")
-        return known_labels(nodes.y.astype(np.int64), nodes.ids, nodes.class_names)
+        trained = runs.read_config(self.folder, baselines=True).origin.graph
+        parted = trained and is_parts(Path(trained))
+        hint = f", or pass {option('graph', trained)}" if parted else ""
+        how: Any = {"nodes": nodes, "learn": learn, "seed": seed, "hint": hint}
+        return predict_nodes(z, own, labels, name=str(self.path), **how)
 
     def cluster(
         self,
@@ -426,9 +398,6 @@ class Run:
     def relation(self, name: str | None = None) -> "Relation | None":
         """Returns the relation of a graph with types that links are of; None for a plain graph.
 
-        Args:
-            name: None is the only one.
-
         Raises:
             GraphError: there are several, and none is named; or the graph has no types.
         """
@@ -447,9 +416,7 @@ class Run:
         seed: int = 0,
         verbose: bool | None = None,
     ) -> "LinkEvaluation":
-        """Says what link scores are worth on this graph.
-
-        A model with the run's settings is trained without some linked pairs, and ranks them.
+        """Says what links are worth: a model is trained without some, and ranks them.
 
         Args:
             share: of the linked pairs that are removed.
@@ -505,7 +472,6 @@ class Run:
             require(
                 kind is None, "report", option("embeddings"), "left out for a typed graph", "it"
             )
-            self._require_parts()
             sharded = Sharded(self.folder, self._shards, self._given, seed=seed)
         elif not without_graph and (kind is None or not (self.folder / runs.RESULT).is_file()):
             graph, why = self._readable_graph(on_note)
@@ -552,24 +518,9 @@ class Run:
         Raises:
             RunError: it is there already.
         """
-        from graphcl.estimator.fitted import Fitted
-        from graphcl.exporting.card import check_card, write_card
-        from graphcl.exporting.program import KINDS, write_program
-        from graphcl.files.atomic import check_new_file
+        from graphcl.exporting import export_run
 
-        known = (*KINDS, "card")
-        require(to in known, "export", option("to"), " or ".join(known), to)
-        of_card = f"given with {option('to', 'card')}"
-        require(to == "card" or licence is None, "export", option("licence"), of_card, licence)
-        if to == "card":
-            target = Path(out or "card")
-            check_card(target, overwrite=overwrite)
-            write_card(target, self.folder, licence=licence or "unknown")
-            return target
-        target = Path(out or f"model{KINDS[to]}")
-        check_new_file(target, (KINDS[to],), RunError, overwrite=overwrite)
-        write_program(target, to, Fitted.read(self.folder))
-        return target
+        return export_run(self.folder, to, out, licence=licence, overwrite=overwrite)
 
     def update(
         self,
@@ -647,14 +598,3 @@ class Run:
         found = Ids(nodes.ids).chosen(ids, rows, str(self._shards or self.path), RunError)
         every = np.arange(nodes.num_nodes)
         return found if isinstance(found, np.ndarray) else every[found or slice(None)]
-
-
-def is_labelled(nodes: Nodes) -> bool:
-    """Returns whether nodes have labels."""
-    return nodes.y is not None
-
-
-def has_all(nodes: Nodes, wanted: Any) -> bool:
-    """Returns whether some ids are among those of the nodes."""
-    given = [wanted] if isinstance(wanted, str) or np.ndim(wanted) == 0 else wanted
-    return set(map(str, given)) <= set(map(str, nodes.ids.tolist()))

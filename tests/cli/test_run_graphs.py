@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphcl.cli import graphs
 from graphcl.cli.main import run
 from graphcl.runs import files as runs
+from graphcl.runs import graph as graphs
 from tests.cli.conftest import QUICK, fails
 from tests.conftest import random_graph
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphcl.cli import update as update_command
+from graphcl.cli import graphs
 from graphcl.cli.main import run
 from graphcl.runs import versions
 from tests.cli.conftest import fails
@@ -178,7 +178,7 @@ def test_the_graph_is_opened_while_the_run_is_held(updated, capsys, monkeypatch,
     """Another update that ended between the two was undone."""
     path, _ = updated
     Path("more.csv").write_text("source,target\nnode 2,node 40\n")
-    load, inner = update_command.load_run_graph, []
+    load, inner = graphs.load_run_graph, []
 
     def meanwhile(*given, **how):
         graph = load(*given, **how)
@@ -188,7 +188,7 @@ def test_the_graph_is_opened_while_the_run_is_held(updated, capsys, monkeypatch,
             inner.append(run(["update", str(path), "--rollback"]))
         return graph
 
-    monkeypatch.setattr(update_command, "load_run_graph", meanwhile)
+    monkeypatch.setattr(graphs, "load_run_graph", meanwhile)
     call(capsys, "update", str(path), "--remove-edges", "edges.csv", *more)
     assert inner == [2, 2]
     assert versions.numbers(path) == [0, 1, 2]

@@ -91,9 +91,9 @@ def test_a_run_never_executes_what_it_names(graph, recipe, tmp_path, monkeypatch
 def test_an_encoder_that_states_its_layers_trains_on_trees_and_embeds_in_blocks(
     graph, recipe, monkeypatch
 ):
-    sampled = {"mode": "sampled", "fan_out": 3, "batch_nodes": 20}
+    recipe = recipe.replace(mode="sampled", fan_out=3, batch_nodes=20)
     for encoder in (NormedEncoder, Everything(graph.num_features)):
-        model = small(recipe, encoder=encoder, layers=3, **sampled).fit(graph)
+        model = small(recipe, encoder=encoder, layers=3).fit(graph)
         assert model.mode_.name == "sampled"
         whole = model.transform(graph)
         monkeypatch.setattr("graphcl.estimator.inference.LAYERWISE_NODES", 1)

@@ -208,3 +208,20 @@ def test_damaged_graph_files(data):
     else:
         outcome = "a graph"
     assert outcome
+
+
+def test_a_header_is_read_again_if_another_thread_disturbed_python(tmp_path, monkeypatch):
+    np.save(tmp_path / "a.npy", np.arange(6).reshape(3, 2))
+    whole, failures = np.lib.format.read_array_header_1_0, [SystemError("AST")] * 2
+
+    def disturbed(file):
+        found = whole(file)  # and it leaves the file where it stopped
+        if failures:
+            raise failures.pop()
+        return found
+
+    monkeypatch.setattr(np.lib.format, "read_array_header_1_0", disturbed)
+    assert map_npy(tmp_path / "a.npy", GraphError).tolist() == [[0, 1], [2, 3], [4, 5]]
+    failures[:] = [SystemError("AST")] * 99
+    with pytest.raises(GraphError, match="SystemError"):
+        map_npy(tmp_path / "a.npy", GraphError)

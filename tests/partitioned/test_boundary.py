@@ -43,7 +43,7 @@ def test_rows_of_a_table_are_own_nodes_and_then_the_boundary(folder):
 
 
 def test_there_is_a_process_for_each_part(folder):
-    with pytest.raises(StoreError, match="has 3 parts, one for each process; got 1 process: pass"):
+    with pytest.raises(StoreError, match="one for each process; got 1 process: start as many"):
         open_own_part(folder, ALONE)
     with pytest.raises(StoreError, match="no such store"):
         open_own_part(folder / "none", ALONE)

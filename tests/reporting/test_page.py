@@ -358,7 +358,7 @@ def test_what_is_refused(saved, graph, tmp_path):
     with pytest.raises(RunError, match=r"must end in \.html"):
         run.report(tmp_path / "a.pdf")
     wide = Graph.from_edge_index(graph.edge_index(), np.ones((60, 3)))
-    with pytest.raises(RunError, match="is not the one that the run was trained on"):
+    with pytest.raises(RunError, match="is not the graph that the run was trained on"):
         graphcl.Run(saved, graph=wide).report(tmp_path / "a.html", layout="pca")
     assert sorted(tmp_path.rglob("*")) == before
 

@@ -159,6 +159,7 @@ def test_each_type_has_a_folder_within_the_run(run):
     assert nodes.ids.tolist() == ["x", "y", "z"]
     assert read_nodes(folders[1]).class_names == ("u", "v")
     assert read_nodes(folders[1]).y.tolist() == [0, 1, 1, -1]
+    (run / "config.toml").write_text(RunConfig({}, seed=0).to_toml())
     assert trained_tables(run) is None
 
 

@@ -279,10 +279,10 @@ def test_what_goes_may_not_come(trained):
         later["customer"].isin(early["customer"]) & later["product"].isin(early["product"])
     ]
     gone = next(one for one in early["customer"] if one not in set(later["customer"]))
-    lists = {"edges": {"buys": later}, "graph": graph, "device": "cpu"}
+    run, lists = Run(path, graph=graph, device="cpu"), {"edges": {"buys": later}}
     with pytest.raises(GraphCLError, match="is to be removed, and is named in the new edges"):
-        Run(path).update(remove_nodes={"customer": [later["customer"].iloc[0]]}, **lists)
-    done = Run(path).update(remove_nodes={"customer": [gone]}, **lists)
+        run.update(remove_nodes={"customer": [later["customer"].iloc[0]]}, **lists)
+    done = run.update(remove_nodes={"customer": [gone]}, **lists)
     assert done.about["changes"]["removed_nodes"] == 1
 
 

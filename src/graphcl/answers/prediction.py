@@ -1,20 +1,22 @@
 """Labels and calibrated probabilities for nodes without a label, from those that have one."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from graphcl.answers.inputs import embeddings_of, graph_of, ids_of
-from graphcl.errors import GraphError, require
+from graphcl.errors import GraphError, RunError, is_command, option, require
 from graphcl.evaluation.calibration import PredictionError, fit_calibrated, measure
 from graphcl.evaluation.probe import standardiser
 from graphcl.files.records import Answer
+from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.validation import is_labelled, numbered_labels
 
 Array = npt.NDArray[Any]
 NODES = ("unlabelled", "all")
+LEARN = ("all", "train")
 _BLOCK = 1 << 16  # nodes that are predicted at a time
 
 
@@ -159,6 +161,56 @@ def predict(
     else:
         known = labels if isinstance(labels, KnownLabels) else known_labels(labels, ids)
     return predict_known(z, ids, known, nodes=nodes, seed=seed)
+
+
+def predict_nodes(
+    z: Any,
+    own: Nodes,
+    labels: Any = None,
+    *,
+    nodes: str = "unlabelled",
+    learn: str = "all",
+    seed: int = 0,
+    name: str,
+    hint: str = "",
+) -> Predictions:
+    """Returns `predict` of what a run keeps, which may hide the labels of test nodes.
+
+    Args:
+        z: embeddings.
+        own: their nodes, with the run's labels and split.
+        labels: None takes those of the run.
+        nodes: ``unlabelled``, or ``all``.
+        learn: from ``all`` labels; or from those of ``train`` and validation nodes: the error on
+            the test nodes is then in `Predictions.test`.
+        seed: decides the folds.
+        name: the run, for messages.
+        hint: where else labels may come from.
+
+    Raises:
+        RunError: there are no labels, none to predict, or no split to learn from.
+    """
+    require(learn in LEARN, "predict", option("learn"), " or ".join(LEARN), learn)
+    require(nodes in NODES, "predict", "nodes", " or ".join(NODES), nodes)
+    if labels is None and own.y is None:
+        some = "--labels FILE (columns: id and label)" if is_command() else "labels="
+        raise RunError(f"{name}: has no labels; give some with {some}{hint}")
+    given = own.y.astype(np.int64) if labels is None and own.y is not None else labels
+    truth = known_labels(given, own.ids, own.class_names if labels is None else ())
+    split = own.split_codes
+    if learn == "train":
+        if split is None:
+            what = f"{option('learn', 'train')} needs train and test nodes"
+            raise RunError(f"{name}: has no split; {what}")
+        known = truth.only(np.isin(split, (1, 2)))
+        found = predict_known(z, own.ids, known, nodes=nodes, seed=seed)
+        return replace(found, test=found.score(truth))
+    if truth.known.all() and nodes != "all":
+        every = "--all" if is_command() else "nodes='all'"
+        hide = f"; {option('learn', 'train')} hides those of test nodes"
+        what = f"all {len(z):,} nodes have a label; {every} predicts them too"
+        raise RunError(f"{name}: {what}{hide if split is not None else ''}")
+    return predict_known(z, own.ids, truth, nodes=nodes, seed=seed)
 
 
 def predict_known(

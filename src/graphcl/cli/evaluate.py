@@ -24,8 +24,8 @@ from graphcl.cli.processes import ProcessesOption, launch
 from graphcl.cli.progress import ProbeStepsOption, probe, probe_progress, report_text
 from graphcl.cli.table_options import takes_tables
 from graphcl.errors import RunError, require
-from graphcl.run import is_labelled
 from graphcl.runs import files as runs
+from graphcl.runs.nodes import is_labelled
 from graphcl.settings import PROBE_STEPS
 from graphcl.tabular.options import TableOptions
 

@@ -23,7 +23,7 @@ from graphcl.cli.options import JsonOption, RunGraphOption, print_result
 from graphcl.cli.table_options import takes_tables
 from graphcl.errors import require
 from graphcl.files.records import write_records
-from graphcl.run import has_all
+from graphcl.runs.nodes import has_all
 from graphcl.tabular.options import TableOptions
 
 if TYPE_CHECKING:

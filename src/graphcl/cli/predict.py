@@ -20,7 +20,8 @@ from graphcl.cli.options import JsonOption, RunGraphOption
 from graphcl.cli.table_options import takes_tables
 from graphcl.errors import GraphError, RunError
 from graphcl.files.records import read_pairs, records
-from graphcl.run import Run, is_labelled
+from graphcl.run import Run
+from graphcl.runs.nodes import is_labelled
 from graphcl.tabular.options import TableOptions, counted
 
 if TYPE_CHECKING:

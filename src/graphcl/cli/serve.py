@@ -17,7 +17,7 @@ from graphcl.cli.processes import Ending, handled
 from graphcl.cli.table_options import takes_tables
 from graphcl.errors import MissingExtraError, RunError, require
 from graphcl.files.text import read_text
-from graphcl.run import is_labelled
+from graphcl.runs.nodes import is_labelled
 from graphcl.serving.requests import Bounds
 from graphcl.tabular.options import TableOptions, counted
 

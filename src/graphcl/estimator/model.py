@@ -455,8 +455,8 @@ class GraphCL(SklearnTransformer):
         given = None if graph is None else as_graphs(graph)
         z: Any = None if given is None else self.transform(given)
         with runs.new_run(Path(path), overwrite=overwrite) as folder:
-            parts = given.graphs if isinstance(given, GraphCollection) else (given,)
-            known = "" if given is None else fingerprint(parts)
+            several: Any = given.graphs if isinstance(given, GraphCollection) else (given,)
+            known = "" if given is None else fingerprint(several)
             self.write_to(folder, runs.Origin(fingerprint=known))
             if given is not None:
                 write_types(folder, given, np.concatenate(z) if isinstance(z, list) else z)

@@ -14,6 +14,7 @@ import stat
 import tempfile
 import zipfile
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
@@ -40,11 +41,20 @@ def read_header(file: BinaryIO) -> Header:
         ValueError: the header is damaged, or has a version that this package never writes.
     """
     version = np.lib.format.read_magic(file)
-    if version == (1, 0):
-        return np.lib.format.read_array_header_1_0(file)
-    if version == (2, 0):
-        return np.lib.format.read_array_header_2_0(file)
-    raise ValueError(f"unknown .npy version {version}")
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    if version not in readers:
+        raise ValueError(f"unknown .npy version {version}")
+    # NumPy reads a header by `ast`, which fails now and then in Python 3.11 while another thread
+    # uses it, too: they share a counter of how deep they are.
+    begin = file.tell()
+    for _ in range(20):
+        with suppress(SystemError):
+            return readers[version](file)
+        file.seek(begin)
+    return readers[version](file)
 
 
 def refuse_gzipped(path: Path, error: type[InvalidInputError]) -> None:

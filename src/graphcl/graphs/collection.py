@@ -276,8 +276,10 @@ def fingerprint(graphs: Sequence[Graph]) -> str:
 
 
 def _sample(array: Any, count: int = SAMPLED) -> bytes:
-    """Returns the bytes of at most `count` evenly spaced rows."""
+    """Returns the bytes of at most `count` evenly spaced rows; numbers of any width are alike."""
     if len(array) == 0:
         return b""
     places = np.unique(np.linspace(0, len(array) - 1, min(count, len(array))).astype(np.int64))
-    return np.ascontiguousarray(array[places]).tobytes()
+    rows = np.asarray(array[places])
+    wide = np.int64 if rows.dtype.kind in "iu" else rows.dtype  # a store has narrower ones
+    return np.ascontiguousarray(rows, dtype=wide).tobytes()

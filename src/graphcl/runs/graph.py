@@ -18,7 +18,7 @@ from graphcl.graphs.graph import Graph
 from graphcl.opening import AnyGraph, open_graph
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import trained_tables
-from graphcl.runs.versions import own_graph
+from graphcl.runs.versions import VERSIONS, own_graph, run_root
 from graphcl.store.header import is_store
 from graphcl.tabular.build import load_tables
 from graphcl.tabular.duck import is_query
@@ -130,15 +130,45 @@ def read_run_graph(
         source = given or first_list(options)
         if trained is not None and names_tables(source, options):
             options = as_trained(run, options.after(trained))
-    hint = f"; it was updated and keeps its graph: leave {name} out" if given and own else ""
+    hint = f"; it keeps its graph: leave {name} out" if given and own else ""
     try:
         graph = load(source, options)
     except GraphCLError as error:
         raise RunError(f"{error} (the graph that {run} was trained on){hint}") from None
-    expected = config.origin.fingerprint
-    if expected and graph_fingerprint(graph) != expected:
-        raise RunError(f"{run}: {source} is not the graph that the run was trained on{hint}")
+    check_graph(run, graph, source, name)
     return graph.flatten() if config.method and isinstance(graph, Graph) else graph
+
+
+def check_graph(run: Path, graph: AnyGraph, source: str = "this", name: str = "graph") -> None:
+    """Refuses a graph that is not that of a run, or of one of its versions.
+
+    A fingerprint looks at few of a graph's numbers, and versions differ in few. So the graph of a
+    version is known by where it is, too.
+
+    Args:
+        run: the run, or the folder of one of its versions.
+        graph: the graph.
+        source: what it was read from.
+        name: how the caller gave it.
+
+    Raises:
+        RunError: it is another.
+    """
+    root, own, advice = run_root(run), own_graph(run), "give the training's"
+    at = f"{root}: is at version {run.name if run != root else 0}"
+    store = graph.store if isinstance(graph, Graph) else None
+    given = None if store is None else store.resolve()
+    if own is not None:
+        if given == own.resolve():
+            return
+        advice = f"it keeps its graph: leave {name} out"
+    if given is not None and given.parent.parent == (root / VERSIONS).resolve():
+        raise RunError(f"{at}, and the graph is that of version {given.parent.name}; {advice}")
+    if own is not None:
+        raise RunError(f"{at}; {advice}")
+    expected = runs.read_config(run, baselines=True).origin.fingerprint
+    if expected and graph_fingerprint(graph) != expected:
+        raise RunError(f"{run}: {source} is not the graph that the run was trained on")
 
 
 def _moved(run: Path, source: str, options: TableOptions) -> tuple[str, TableOptions]:

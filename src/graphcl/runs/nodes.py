@@ -221,6 +221,17 @@ def _masks(codes: Array | None) -> dict[str, Any]:
     return {mask: codes == code for code, mask in enumerate(MASKS, 1)}
 
 
+def is_labelled(nodes: Nodes) -> bool:
+    """Returns whether nodes have labels."""
+    return nodes.y is not None
+
+
+def has_all(nodes: Nodes, wanted: Any) -> bool:
+    """Returns whether some ids are among those of the nodes."""
+    given = [wanted] if isinstance(wanted, str) or np.ndim(wanted) == 0 else wanted
+    return set(map(str, given)) <= set(map(str, nodes.ids.tolist()))
+
+
 def write_nodes(folder: Path, nodes: Nodes) -> None:
     """Writes `nodes.npz` into a run."""
     degree = np.zeros(nodes.num_nodes) if nodes.degree is None else nodes.degree

@@ -25,7 +25,6 @@ from graphcl.estimator.fitted import Fitted, align
 from graphcl.estimator.fitting import retrain as train_on
 from graphcl.estimator.inference import embed_fitted
 from graphcl.evaluation.drift import measure_drift
-from graphcl.graphs.collection import fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
 from graphcl.runs import versions
@@ -91,8 +90,9 @@ def update_run(
 ) -> Update:
     """Does what `graphcl.Run.update` describes.
 
-    `before` is called with the folder of the version in use, and returns its graph. The run is held
-    then: a graph that was opened earlier may be that of a version which another update replaced.
+    `before` is called with the folder of the version in use, and returns its graph, no other. The
+    run is held then: a graph that was opened earlier may be that of a version which another update
+    replaced.
     """
     given = (tables.nodes, edges, remove_nodes, remove_edges)
     if all(one is None for one in given) and not retrain:
@@ -191,16 +191,8 @@ class _Clock:
 
 
 def _read_old(base: Path, graph: Graph) -> tuple[runs.RunConfig, Old]:
-    """Reads the version that an update begins with.
-
-    Raises:
-        RunError: the graph is another than its own.
-    """
+    """Reads the version that an update begins with."""
     config = runs.read_config(base)
-    _refuse_other_version(base, graph)
-    expected = config.origin.fingerprint
-    if expected and fingerprint((graph,)) != expected:
-        raise RunError(f"{base}: this is not the graph that it was trained on")
     folders = {name: type_folder(base, name) for name in graph.nodes}
     if not all(map(runs.has_embeddings, folders.values())):
         return config, Old(base, Fitted.read(base), None, graph)
@@ -210,28 +202,6 @@ def _read_old(base: Path, graph: Graph) -> tuple[runs.RunConfig, Old]:
         if count != own.num_nodes:
             raise RunError(f"{base}: {count} embeddings for a graph of {own.num_nodes} nodes")
     return config, Old(base, Fitted.read(base), z, graph)
-
-
-def _refuse_other_version(base: Path, graph: Graph) -> None:
-    """Refuses a graph that is not that of the version in use.
-
-    A fingerprint looks at few of a graph's numbers, and versions differ in few: so the graph of a
-    version is known by where it is, not by what it holds.
-
-    Raises:
-        RunError: it is that of another version, or of none while the version in use has its own.
-    """
-    root, own = versions.run_root(base), versions.own_graph(base)
-    number = int(base.name) if base != root else 0
-    given = graph.store.resolve() if graph.store is not None else None
-    if own is not None and given == own.resolve():
-        return
-    advice = "leave the graph out: it has its own" if own is not None else "give the training's"
-    if given is not None and given.parent.parent == (root / versions.VERSIONS).resolve():
-        was = f"the graph is that of version {given.parent.name}"
-        raise RunError(f"{root}: is at version {number}, and {was}; {advice}")
-    if own is not None:
-        raise RunError(f"{root}: is at version {number}, whose graph it holds; {advice}")
 
 
 def delta_options(base: Path, given: TableOptions) -> TableOptions:
