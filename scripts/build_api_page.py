@@ -19,6 +19,7 @@ PAGE = Path(__file__).parents[1] / "docs/api.md"
 PUBLIC = (
     "GraphCL",
     "Recipe",
+    "Run",
     "Graph",
     "GraphCollection",
     "load_dataset",
@@ -27,7 +28,7 @@ PUBLIC = (
     "linear_probe",
 )
 PUBLIC += ("predict", "cluster", "links", "evaluate_links", "neighbors", "nt_xent")
-PUBLIC += ("report", "update", "rollback", "read_embeddings", "probe_scorer", "GraphCLError")
+PUBLIC += ("probe_scorer", "GraphCLError")
 # Not public names, but the types that public functions take and return.
 OTHERS = (
     ("graphcl.graphs.nodes", "Nodes"),
@@ -49,6 +50,8 @@ OTHERS = (
     ("graphcl.estimator.choice", "Trial"),
     ("graphcl.estimator.live", "Live"),
     ("graphcl.updating.run", "Update"),
+    ("graphcl.runs.versions", "Version"),
+    ("graphcl.reporting.page", "Page"),
     ("graphcl.encoders", "EncoderFactory"),
     ("graphcl.encoders", "LayeredEncoder"),
     ("graphcl.encoders", "Layer"),

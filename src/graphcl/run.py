@@ -80,7 +80,7 @@ class Run:
         self._version = None if self.path == Path(path) else Path(path)
         self.device = device
         self._given, self._tables = graph, TableOptions(**tables)
-        self._shards = embeddings and Path(embeddings)
+        self._shards = Path(embeddings) if embeddings else None
         self._given_of: Path | None = None  # the version that the graph was given for
         self._kept: dict[tuple[str, Path], Any] = {}
         self.read_graph: Callable[[Path], AnyGraph] = self._read_graph

@@ -360,7 +360,7 @@ def test_the_graph_of_another_version_is_refused_by_number(tmp_path):
     assert fingerprint((stale,)) == fingerprint((Graph.open(second.path / "graph"),))
     with pytest.raises(RunError) as caught:
         graphcl.Run(run, graph=stale).update(edges=pairs([(1, 301)]))
-    said = f"{run}: is at version 2, and the graph is that of version 1; it keeps its graph: leave graph out"
+    said = f"{run}: is at version 2, and the graph is that of version 1; it keeps its graph"
     assert str(caught.value).startswith(said)
     current = graphcl.Run(run, graph=Graph.open(second.path / "graph")).update(remove_nodes=[500])
     expected = [changed[f"f{k}"][0].as_py() for k in range(12)]
