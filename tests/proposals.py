@@ -334,13 +334,6 @@ ROWS = [
         {"run/versions/current": "9"},
         take="graphcl .*",
     ),
-    Row(
-        "it keeps its graph: leave",
-        "update run --edges ring.csv --graph ring.csv",
-        take="",
-        drop="--graph ring.csv",
-        before=AGAIN,
-    ),
     Row("and … more; --out", "predict run --all", fill={"--out": "--out p.csv"}, take="--out .*"),
     Row("has no split", "predict run --all --learn train", take="", drop="--learn train"),
     Row(
@@ -417,6 +410,12 @@ ROWS = [
     ),
     Row("name one: --type", "cluster typed"),
     Row("name one: --relation", "links typed", take="name one: .*"),
+    Row(
+        "--relation is of a graph with types",
+        "links run --relation buys",
+        take="",
+        drop="--relation buys",
+    ),
     Row("name one of …: --type", "embed typed --rows 0:2 --out new.npy", take="--type .*"),
 ]
 PROCESSES = "needs several processes or a store in parts"

@@ -33,3 +33,4 @@ def test_all_is_what_is_visible():
     assert all(getattr(graphcl, name).__name__ == name for name in graphcl.__all__)
     assert visible == set(graphcl.__all__)
     assert sorted(graphcl.__all__) == list(graphcl.__all__)
+    assert len(graphcl.__all__) <= 20

@@ -154,7 +154,7 @@ def test_links_by_common_neighbours_are_those_of_plain_sets(graph, by):
         np.testing.assert_allclose([score(*pair) for pair in some.tolist()], best[::-1])
     given = links(None, [[0, 1], [3, 3]], graph=graph, by=by)
     np.testing.assert_allclose(given.scores, [score(0, 1), score(3, 3)])
-    with pytest.raises(GraphCLError, match="by must be embeddings or common_neighbours"):
+    with pytest.raises(GraphCLError, match="by must be one of embeddings, common_neighbours"):
         links(None, graph=graph, by="cosine")
     with pytest.raises(GraphCLError, match="need the graph"):
         links(None, [[0, 1]], by=by)
@@ -287,7 +287,7 @@ def test_links_takes_a_typed_graph_and_a_relation(rng):
     assert set(judged.scores) == {"embeddings", "popularity"}
     for options, message in (
         ({"graph": graph, "relation": "sells"}, "no relation 'sells'"),
-        ({"graph": graph.flatten(), "relation": "buys"}, "is of a typed graph"),
+        ({"graph": graph.flatten(), "relation": "buys"}, "is of a graph with types"),
         ({"graph": graph, "nodes": [77]}, "77"),
     ):
         with pytest.raises(GraphCLError, match=message):

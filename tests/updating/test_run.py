@@ -274,7 +274,7 @@ def test_what_is_refused_leaves_all_as_it_was(place, graph):
         graphcl.Run("run", graph=graph).update(edges=pairs([("nobody", "n1")]))
     with pytest.raises(ParameterError, match="nothing to do"):
         graphcl.Run("run", graph=graph).update()
-    with pytest.raises(RunError, match="not the graph that it was trained on"):
+    with pytest.raises(RunError, match="not the graph that the run was trained on"):
         graphcl.Run("run", graph=random_graph()).update(remove_nodes=[3])
     left = [path.as_posix() for path in Path("run").rglob("*")]
     assert sorted(one for one in left if "versions" not in one) == before

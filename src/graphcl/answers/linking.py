@@ -181,8 +181,11 @@ def meant_relation(graph: Any, name: str | None = None) -> Relation:
         return graph.relation(name)
     if len(graph.relations) != 1:
         names = ", ".join(":".join(key) for key in graph.relations)
-        first = option("relation", next(iter(graph.relations))[1])
-        raise GraphError(f"links: the graph has several relations ({names}); name one: {first}")
+        first = next(iter(graph.relations))[1]
+        raise GraphError(
+            f"links: the graph has several relations ({names}); name one: "
+            f"{option('relation', first)}"
+        )
     return graph.only_relation
 
 

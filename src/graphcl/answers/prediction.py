@@ -193,23 +193,26 @@ def predict_nodes(
     require(learn in LEARN, "predict", option("learn"), " or ".join(LEARN), learn)
     require(nodes in NODES, "predict", "nodes", " or ".join(NODES), nodes)
     if labels is None and own.y is None:
-        some = "--labels FILE (columns: id and label)" if is_command() else "labels="
-        raise RunError(f"{name}: has no labels; give some with {some}{hint}")
+        some = "has no labels; give some: labels="
+        if is_command():
+            some = "has no labels; give some with --labels FILE (columns: id and label)"
+        raise RunError(f"{name}: {some}{hint}")
     given = own.y.astype(np.int64) if labels is None and own.y is not None else labels
     truth = known_labels(given, own.ids, own.class_names if labels is None else ())
     split = own.split_codes
     if learn == "train":
         if split is None:
-            what = f"{option('learn', 'train')} needs train and test nodes"
-            raise RunError(f"{name}: has no split; {what}")
+            raise RunError(
+                f"{name}: has no split; {option('learn', 'train')} needs train and test nodes"
+            )
         known = truth.only(np.isin(split, (1, 2)))
         found = predict_known(z, own.ids, known, nodes=nodes, seed=seed)
         return replace(found, test=found.score(truth))
     if truth.known.all() and nodes != "all":
-        every = "--all" if is_command() else "nodes='all'"
+        too = "--all predicts them too" if is_command() else "nodes='all' predicts them too"
         hide = f"; {option('learn', 'train')} hides those of test nodes"
-        what = f"all {len(z):,} nodes have a label; {every} predicts them too"
-        raise RunError(f"{name}: {what}{hide if split is not None else ''}")
+        hide = hide if split is not None else ""
+        raise RunError(f"{name}: all {len(z):,} nodes have a label; {too}{hide}")
     return predict_known(z, own.ids, truth, nodes=nodes, seed=seed)
 
 
