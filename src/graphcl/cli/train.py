@@ -205,7 +205,7 @@ def train(
         loaded, origin = _load(graph, tables, inductive=inductive, whole=given is None)
     where = resolve_device(device)
     if values is None and not isinstance(loaded, PartitionedGraph):
-        from graphcl.research.trials import train_baseline
+        from graphcl.research import train_baseline
 
         if not loaded.is_plain:
             print(f"{method}: {FLATTENED}", file=sys.stderr)
@@ -360,7 +360,7 @@ def _check_baseline(
         settings: the fields to change.
         ours: options that are GraphCL's alone, and whether each was given.
     """
-    from graphcl.research.trials import dataset_of, find_system
+    from graphcl.research import dataset_of, find_system
 
     find_system(name).method(dataset_of(source), **settings)
     for option, given in ours.items():

@@ -64,12 +64,10 @@ def tune(
 
         graphcl train cora --recipe tuning/cora/recipe.toml
     """
+    from graphcl import research
     from graphcl.cli.graphs import graph_name, load_graph
     from graphcl.devices import resolve_device
     from graphcl.recipes import load_recipe, recipe_for
-    from graphcl.research import rows
-    from graphcl.research.tuning import RECIPE, SEARCHED, TRIALS, Search, ValidationScore, recipe_of
-    from graphcl.research.tuning import tune as run_search
 
     loaded = load_graph(graph, tables)
     graph = graph_name(graph, tables, "tune")
@@ -79,24 +77,23 @@ def tune(
     folder = out if out is not None else Path("tuning") / loaded.name
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder}: is a file; --out must name a folder")
-    base = load_recipe(chosen).with_texts(**changed)
-    found = len(rows.read(folder / TRIALS))
-    search = Search(
-        objective=ValidationScore.of(loaded, device=where, steps=probe_steps),
-        base=base,
-        fixed=tuple(key for key in SEARCHED if key in changed),
+    search = research.Search(
+        objective=research.ValidationScore.of(loaded, device=where, steps=probe_steps),
+        base=load_recipe(chosen).with_texts(**changed),
+        fixed=tuple(key for key in research.SEARCHED if key in changed),
         folder=folder,
         seed=seed,
         device=where,
         prune=prune,
     )
-    print(f"{loaded!r}; {search.objective.name}; {found} of {trials} trials found", file=sys.stderr)
-    with continues("tune", "trials", folder / TRIALS):
-        best = run_search(search, trials, on_trial=_report(found, trials))
-    path, result = folder / RECIPE, recipe_of(search, best)
-    name, score, number = search.objective.name, best["score"], best["number"]
+    found, name = len(research.read(search.path)), search.objective.name
+    print(f"{loaded!r}; {name}; {found} of {trials} trials found", file=sys.stderr)
+    with continues("tune", "trials", search.path):
+        best = research.tune(search, trials, on_trial=_report(found, trials))
+    path, result = search.recipe_path, search.recipe_of(best)
+    score, number = best["score"], best["number"]
     about = {"objective": name, "score": score, "trial": number, "trials": max(trials, found)}
-    searched = ", ".join(f"{key} = {getattr(result, key)}" for key in SEARCHED)
+    searched = ", ".join(f"{key} = {getattr(result, key)}" for key in research.SEARCHED)
     text = f"{name} {score:.4f} in trial {number + 1}: {searched}\nrecipe: {path}"
     print_result(about | {"recipe": vars(result), "out": str(path)}, text, as_json=as_json)
 

@@ -9,7 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from graphcl.graphs.graph import Graph
 from graphcl.research.output import (
     COLOURS,
     MARKERS,
+    Report,
     finish,
     latex_table,
     latex_text,
@@ -45,6 +46,7 @@ from graphcl.research.systems import SYSTEMS
 from graphcl.research.systems.system import is_unsupervised
 from graphcl.research.trials import find_system, train_method
 
+NAME = "compare"
 COLUMNS = ("graph", "system", "seed")
 RAW = "raw"
 POINT = 0.01  # a loss to raw features counts if it is larger
@@ -294,6 +296,23 @@ def _cell(graph: str, system: str, rows: list[Row]) -> Score:
         reason=reason,
         seconds=statistics.median(seconds),
         identical=bool(scored[0].get("runs_identical")),
+    )
+
+
+def comparison_report(rows: Sequence[Row], systems: Sequence[str] = ()) -> Report:
+    """Returns a comparison's rows as `graphcl compare` shows and writes them."""
+    summary = summarise_rows(rows, systems)
+    scored = any(cell.mean is not None for cell in summary.cells)
+    cells = [asdict(cell) for cell in summary.cells]
+    overall = [asdict(one) for one in summary.overall]
+    return Report(
+        NAME,
+        {"cells": cells, "overall": overall, "common": list(summary.common)},
+        terminal=lambda width: terminal(summary, width=width),
+        markdown=markdown(summary, picture=f"{NAME}.png" if scored else ""),
+        lines=cells,
+        latex=latex(summary),
+        draw=partial(draw, summary) if scored else None,
     )
 
 

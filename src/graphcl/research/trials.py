@@ -6,14 +6,14 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
 
-from graphcl.datasets import CATALOGUE
+from graphcl.datasets import CATALOGUE, load_dataset
 from graphcl.devices import device_name, peak_memory_bytes, reset_peak_memory
 from graphcl.errors import GraphError, ParameterError, TrainingError, suggestion
 from graphcl.evaluation import linear_probe, score_predictions
@@ -106,6 +106,18 @@ def find_system(name: str) -> System:
 def dataset_of(source: str) -> str:
     """Returns the dataset that `source` names, or nothing: a file's name chooses no settings."""
     return source.lower() if source.lower() in CATALOGUE else ""
+
+
+@cache
+def cached_dataset(name: str) -> Data:
+    """Returns a dataset; each is read only once."""
+    return load_dataset(name)
+
+
+def applicable(method: str, settings: Mapping[str, Json]) -> Row:
+    """Returns the part of `settings` that a system has."""
+    known = SYSTEMS[method].keys()
+    return {key: value for key, value in settings.items() if key in known}
 
 
 def train_baseline(

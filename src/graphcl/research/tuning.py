@@ -139,6 +139,20 @@ class Search:
         }
 
     @property
+    def path(self) -> Path:
+        """The file of trials."""
+        return self.folder / TRIALS
+
+    @property
+    def recipe_path(self) -> Path:
+        """The recipe of the best trial."""
+        return self.folder / RECIPE
+
+    def recipe_of(self, row: "SearchTrial") -> Recipe:
+        """Returns the complete recipe of a trial."""
+        return self.base.replace(**row["params"], epochs=row["epochs"])
+
+    @property
     def marks(self) -> tuple[int, ...]:
         """Epochs at which a training is scored; the recipe gets the best of them."""
         return (self.base.epochs,) if "epochs" in self.fixed else EPOCHS
@@ -166,7 +180,7 @@ def tune(
         MissingExtraError: Optuna is not installed.
     """
     optuna = _optuna()
-    path = search.folder / TRIALS
+    path = search.path
     known: list[SearchTrial] = [*rows.read(path)]
     for row in known:
         if row.get("about") != search.about:
@@ -198,11 +212,6 @@ def best_row(found: Sequence[SearchTrial]) -> SearchTrial | None:
     """Returns the complete trial with the highest score, the first one among equals."""
     complete = [row for row in found if row["state"] == "complete"]
     return max(complete, key=lambda row: row["score"] or 0.0, default=None)
-
-
-def recipe_of(search: Search, row: SearchTrial) -> Recipe:
-    """Returns the complete recipe of a trial."""
-    return search.base.replace(**row["params"], epochs=row["epochs"])
 
 
 def _trial(optuna: Any, study: Any, search: Search, number: int) -> SearchTrial:
@@ -281,7 +290,7 @@ def _write_recipe(search: Search, best: SearchTrial, trials: int) -> None:
         f"({best['score']:.4f}), seed {search.seed}.\n"
         "# Test labels were not read. Use it: graphcl train GRAPH --recipe THIS_FILE\n"
     )
-    write_whole(search.folder / RECIPE, text + recipe_of(search, best).to_toml())
+    write_whole(search.recipe_path, text + search.recipe_of(best).to_toml())
 
 
 def _optuna() -> Any:
