@@ -75,7 +75,7 @@ def compare(
     path, seeds, where = out / "compare.jsonl", range(seed, seed + repeats), resolve_device(device)
     with continues("compare", "rows", path), run_progress("compare") as show:
         rows = research.compare(chosen, systems, path, seeds=seeds, device=where, on_progress=show)
-    report, text = research.comparison_report(rows, [system.name for system in systems]).show(out)
+    report, text = research.comparison_report(rows, [system.label for system in systems]).show(out)
     print_result(report, text, as_json=as_json)
 
 

@@ -200,7 +200,7 @@ def train_baseline(
 
 
 def train_method(
-    name: str,
+    system: str | System,
     data: Data,
     dataset: str = "",
     *,
@@ -212,7 +212,7 @@ def train_method(
     """Trains a system once; test labels are not read.
 
     Args:
-        name: one of `SYSTEMS`.
+        system: one of `SYSTEMS`, or its name.
         data: a graph, or a collection; a supervised system needs labels. A system that knows one
             relation gets a graph with types flattened; what it gives is of the nodes with labels.
         dataset: the dataset whose settings (for GraphCL: recipe) to use; empty for the defaults.
@@ -221,7 +221,7 @@ def train_method(
         settings: fields of the system, or keys of GraphCL's recipe, to change.
         on_epoch: called with the epochs done and the total number of epochs.
     """
-    system = find_system(name)
+    system = find_system(system) if isinstance(system, str) else system
     method = system.method(dataset, **(settings or {}))
     rows = slice(None)
     if isinstance(data, Graph) and not (data.is_plain or system.typed):
@@ -242,7 +242,7 @@ def train_method(
         failed = str(error)
     costs = {"train_seconds": time.perf_counter() - began} | getattr(method, "costs", {})
     return Trial(
-        method=name,
+        method=system.name,
         title=system.title,
         graph=data.name,
         seed=seed,
