@@ -95,7 +95,7 @@ def test_a_supervised_one_never_reads_test_labels(name, graph):
     [
         ({"y": None}, "has none"),
         ({"train_mask": None}, "masks; validation and test nodes are given, train nodes are not"),
-        (dict.fromkeys(("train_mask", "val_mask", "test_mask")), "and validation masks; it has none"),
+        (dict.fromkeys(("train_mask", "val_mask", "test_mask")), "validation masks; it has none"),
         ({"y": np.zeros((60, 2), dtype=np.int64)}, "has several labels"),
         ({"y": np.full(60, -1)}, "no training node of random has a label"),
     ],
