@@ -4,58 +4,52 @@ usage: python -m benchmarks.accuracy --out ROWS.jsonl [--recipes cora citeseer p
            [--first-seed 0] [--set KEY=VALUE ...] [--device cuda] [--jobs 8]
 
 Each seed gives one row, written as soon as it and those before it are done; a training that fails
-gives a row with the reason. A recipe `cora-best` is trained on `cora`. The summary printed at the
-end is `graphcl.research.trials.summarise` over the rows.
+gives a row with the reason. Seeds that ROWS.jsonl holds already are not trained again. A recipe
+`cora-best` is trained on `cora`. The summary printed at the end is
+`graphcl.research.trials.summarise` over the rows.
 """
 
 import argparse
 import math
 import time
-from concurrent.futures import Future
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from benchmarks import rows
+from benchmarks.rows import name_commit
 from graphcl.cli.options import parse_settings
 from graphcl.datasets import load_dataset
 from graphcl.devices import resolve_device
 from graphcl.recipes import Recipe, load_recipe
-from graphcl.research.rows import scoring_pool
-from graphcl.research.trials import Trial, score_method, summarise, train_method
+from graphcl.research.rows import Job, Row, Scoring, execute
+from graphcl.research.trials import scoring_of, summarise, train_method
 
-FIRST = ("graph", "recipe_hash", "seed")
+COLUMNS = ("graph", "recipe_hash", "seed")
 LEFT_OUT = ("method", "title", "settings")  # the same in every row; the recipe is added instead
 
 
 def measure(
     dataset: str, recipe: Recipe, options: argparse.Namespace, device: torch.device
-) -> list[dict[str, Any]]:
-    """Trains and scores every seed, and writes the rows."""
+) -> list[Row]:
+    """Trains and scores every seed that the file of rows does not hold yet; returns all rows."""
     graph, settings = load_dataset(dataset), asdict(recipe)
-    about = {"recipe": settings, **rows.provenance(device)}
-    found: list[dict[str, Any]] = []
-    probes: list[Future[Trial]] = []
 
-    def write(*, wait: bool) -> None:
-        while probes and (wait or probes[0].done()):
-            row = probes.pop(0).result().to_json()
-            kept = {key: row[key] for key in row if key not in LEFT_OUT}
-            rows.append(options.out, {key: row[key] for key in FIRST} | kept | about)
-            found.append(row)
+    def job(seed: int) -> Job:
+        about: Row = {"graph": graph.name, "recipe_hash": recipe.hash, "seed": seed}
 
-    # Worker processes probe while the next training runs: a probe can take longer than it.
-    with scoring_pool(options.jobs) as pool:
-        for seed in range(options.first_seed, options.first_seed + options.runs):
-            trained = train_method(
+        def run() -> Iterator[Scoring]:
+            trial = train_method(
                 "graphcl", graph, dataset, seed=seed, device=device, settings=settings
             )
-            probes.append(pool.submit(score_method, trained, graph, device="cpu"))
-            write(wait=False)
-        write(wait=True)
-    return found
+            row = {key: value for key, value in trial.to_json().items() if key not in LEFT_OUT}
+            yield scoring_of(about | row | {"recipe": settings}, trial, graph, device=device)
+
+        return Job(f"{dataset}, seed {seed}", (about,), run)
+
+    jobs = [job(options.first_seed + number) for number in range(options.runs)]
+    return execute(jobs, options.out, columns=COLUMNS, device=device, workers=options.jobs)
 
 
 def main() -> None:
@@ -68,6 +62,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
+    name_commit()
     device = resolve_device(options.device)
     for name in options.recipes:
         began = time.perf_counter()

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 from benchmarks import time_to_quality
-from benchmarks.criteria import family
+from benchmarks.choosing import family
 from graphcl.files.atomic import write_whole
 from graphcl.research import comparison, output
 from graphcl.research.comparison import POINT, RAW, Summary, summarise_rows

@@ -21,7 +21,7 @@ from benchmarks.findings import FINDINGS
 from graphcl.datasets import CATALOGUE
 from graphcl.files.atomic import write_whole
 from graphcl.recipes import load_recipe, recipe_names
-from graphcl.research import output, reproduce, table2
+from graphcl.research import output, paper, table2
 from graphcl.research import rows as result_rows
 from graphcl.research.output import markdown_table
 from graphcl.research.rows import Row
@@ -82,7 +82,7 @@ def page(results: Path = RESULTS) -> str:
         "is made from rows in `benchmarks/results` by `python -m benchmarks.reproduction`; "
         "`graphcl reproduce` runs it all anew, on your machine.",
         "## Table 1: datasets",
-        reproduce.table_1_markdown(_table_1(results)).rstrip(),
+        paper.table_1_markdown(_table_1(results)).rstrip(),
         "The paper counts links as the raw files list them; we count each undirected edge once.",
         "## Table 2: every system",
         _picture("table2", "Every system, ours and the paper's", results, measured=_any(cells)),
@@ -104,7 +104,7 @@ def _table_1(results: Path) -> list[Row]:
     """Counts the bundled datasets; the figures of the others come from a file of rows."""
     noted = {row["dataset"]: row for row in result_rows.read(results / "table1.jsonl")}
     bundled = [name for name, card in CATALOGUE.items() if card.source == "bundled"]
-    counted = {row["dataset"]: row for row in reproduce.table_1(bundled)}
+    counted = {row["dataset"]: row for row in paper.table_1(bundled)}
     return [counted.get(name) or noted.get(name) or _absent(name) for name in CATALOGUE]
 
 
@@ -289,8 +289,8 @@ def draw() -> None:
 
 def note_statistics() -> None:
     """Appends the figures of Table 1 for present datasets that are not part of the package."""
-    here, _ = reproduce.present([n for n, c in CATALOGUE.items() if c.source != "bundled"])
-    for row in reproduce.table_1(here):
+    here, _ = paper.present([n for n, c in CATALOGUE.items() if c.source != "bundled"])
+    for row in paper.table_1(here):
         result_rows.append(RESULTS / "table1.jsonl", row)
         print(json.dumps(row))
 

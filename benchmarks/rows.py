@@ -3,6 +3,7 @@
 Also places on pages what is made from rows.
 """
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -11,13 +12,18 @@ import torch
 from graphcl.research import rows
 from graphcl.research.rows import Row, append, read
 
-__all__ = ["append", "placed", "provenance", "read"]
+__all__ = ["append", "name_commit", "placed", "provenance", "read"]
 
 
 def provenance(device: torch.device) -> Row:
     """Returns the versions, the device and the commit of this checkout."""
     found = rows.provenance(device)
     return found | {"commit": found["commit"] or _commit()}
+
+
+def name_commit() -> None:
+    """Lets rows of `graphcl.research.rows.execute` name the commit of this checkout."""
+    os.environ.setdefault("GRAPHCL_COMMIT", _commit() or "")
 
 
 def placed(page: str, begin: str, made: str, end: str) -> str:

@@ -12,6 +12,7 @@ computed again. The graphs are those of ``graphs/`` in the folder GRAPHCL_DATA n
 
 import argparse
 import os
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -24,7 +25,9 @@ from benchmarks.gallery import show
 from graphcl.datasets import graph_files, read_gallery_graph
 from graphcl.devices import resolve_device
 from graphcl.graphs.graph import Graph
-from graphcl.research.comparison import Entrant, compare
+from graphcl.research.comparison import compare
+from graphcl.research.systems.system import System
+from graphcl.research.trials import find_system
 
 SCALINGS = ("none", "row", "auto")
 
@@ -48,8 +51,8 @@ def main() -> None:
         "epochs": str(options.epochs),
         "batch_nodes": "1024",
     }
-    systems = [Entrant(name, "graphcl", {**short, "feature_scaling": name}) for name in SCALINGS]
-    columns = Entrant("standardise", "graphcl", {**short, "feature_scaling": "none"})
+    systems = [_system(name, {**short, "feature_scaling": name}) for name in SCALINGS]
+    columns = _system("standardise", {**short, "feature_scaling": "none"})
     shared: Any = {
         "seeds": range(options.runs),
         "device": resolve_device(options.device),
@@ -65,6 +68,10 @@ def main() -> None:
             if "failed" not in row:
                 scores.setdefault(str(row["system"]), []).append(float(row["score"]))  # type: ignore[arg-type]
         print(name, {system: round(fmean(of), 4) for system, of in scores.items()}, flush=True)
+
+
+def _system(label: str, changed: dict[str, str]) -> System:
+    return replace(find_system("graphcl"), label=label, changed=changed)
 
 
 def standardised(graph: Graph) -> Graph:

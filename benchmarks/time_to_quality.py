@@ -82,7 +82,7 @@ def _measure(
 ) -> None:
     systems = read_systems(lengths(method))
     there = {(row["graph"], row["system"], row["seed"]) for row in rows.read(options.out)}
-    wanted = {(name, one.name, seed) for one in systems for seed in range(options.runs)}
+    wanted = {(name, one.label, seed) for one in systems for seed in range(options.runs)}
     if wanted <= there:
         return
     train_method(method, graph, seed=0, device=device, settings={LENGTHS[method][0]: 1})

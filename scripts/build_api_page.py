@@ -46,8 +46,6 @@ OTHERS = (
     ("graphcl.training", "EpochMetrics"),
     ("graphcl.estimator.health", "Health"),
     ("graphcl.evaluation.failure", "Sign"),
-    ("graphcl.estimator.choice", "Choice"),
-    ("graphcl.estimator.choice", "Trial"),
     ("graphcl.estimator.live", "Live"),
     ("graphcl.updating.run", "Update"),
     ("graphcl.runs.versions", "Version"),

@@ -44,10 +44,6 @@ DIRECTED = {
 }
 WEIGHTED = {"w.csv": "source,target,w\nn0,n1,1\nn1,n2,2"}
 TAGGED = {"t.csv": "id,tag\n" + "".join(f"n{one},{'xy'[one % 2]}\n" for one in range(12))}
-LARGE = {
-    "large.csv": "source,target\n" + "".join(f"{one},{(one + 1) % 24}\n" for one in range(24)),
-    "l.csv": "id,v\n" + "".join(f"{one},{one % 5}\n" for one in range(24)),
-}
 AGAIN = "update run --retrain --epochs 1"
 BARE = "ring.csv --nodes people.csv --ignore topic"
 MANY = {
@@ -305,14 +301,6 @@ ROWS = [
         take="graphcl train .*?FILE",
         reads="t/recipe.toml",
     ),
-    Row(
-        "picked without labels",
-        f"tune large.csv --nodes l.csv --trials 2 --out t {SMALL}",
-        LARGE,
-        {"GRAPH": BARE, "THIS_FILE": f"t/recipe.toml --out new {SMALL}"},
-        "graphcl train .*?FILE",
-        reads="t/recipe.toml",
-    ),
     # Runs
     Row(
         "is a run, not a store",
@@ -389,12 +377,6 @@ ROWS = [
         take="pass --overwrite",
     ),
     Row(
-        "left out without --recipe",
-        f"train ring.csv --nodes people.csv --ignore topic --budget 3 --out new {SMALL}",
-        take="",
-        drop="--budget 3",
-    ),
-    Row(
         "left out with --evaluate", "links run --evaluate --out l.csv", take="", drop="--out l.csv"
     ),
     Row("given: --nodes", "update run", take="or --retrain"),
@@ -426,11 +408,9 @@ DESCRIBES = "describes: help, a page, a piece of SQL"
 REASONS = {
     PROCESSES: (
         "…: .npy shards",
-        "1 with --recipe auto",
         "embed the parts: ",
         ", or pass --graph …",
         "go on with the same command and --resume",
-        "recipe auto: chooses",
         "pass --processes …",
         "the store in parts that",
         "another process was silent",
@@ -507,7 +487,6 @@ REASONS = {
         "Pairs that are",
         "Decides which",
         "A dataset (",
-        "Of --recipe auto",
         "Of --retrain",
         "With --rollback",
         "<p class='hint'>From <code>graphcl links",

@@ -10,7 +10,6 @@ from datetime import timedelta
 
 import numpy as np
 import pytest
-import torch
 
 from benchmarks.kill import killed_and_resumed
 from graphcl.cli.main import run
@@ -78,39 +77,6 @@ def test_a_signal_saves_and_exits_130(folder, capsys):
     assert run(["train", "mine.npz", "--overwrite", *QUICK]) == 0
     found = sorted(path.name for path in (folder / "runs").rglob("*") if path.is_file())
     assert found == FILES
-
-
-@pytest.fixture
-def one_thread():
-    """As many as `start` gives a process: bits depend on their number."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.mark.usefixtures("one_thread")
-def test_a_choice_that_a_signal_stopped_goes_on_to_the_same_run(folder, capsys):
-    auto = ["--recipe", "auto", "--budget", "3", "--set", "epochs=200", "--set", "dim=8"]
-    process = start(folder, *auto)
-    until(process, "trial 1/2")
-    process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert "saved in runs/mine.partial; go on with the same command and --resume" in err
-    assert run(["train", "mine.npz", *auto]) == 2
-    assert "holds an unfinished training; go on with --resume" in capsys.readouterr().err
-    assert run(["train", "mine.npz", *auto, "--resume"]) == 0
-    assert "trial 1/2" not in capsys.readouterr().err
-    assert run(["train", "mine.npz", *auto, "--out", "runs/whole"]) == 0
-    found, whole = (folder / "runs/mine", folder / "runs/whole")
-    assert (found / runs.MODEL).read_bytes() == (whole / runs.MODEL).read_bytes()
-    merits = [
-        [trial["merit"] for trial in json.loads((run / runs.CHOICE).read_text())["trials"]]
-        for run in (found, whole)
-    ]
-    assert merits[0] == merits[1]
-    assert sorted(path.name for path in (folder / "runs").iterdir()) == ["mine", "whole"]
 
 
 def newest(folder):

@@ -41,7 +41,6 @@ from graphcl.devices import device_name, peak_memory_bytes, reset_peak_memory
 from graphcl.distributed import Share, any_of, from_rank, group, restarted
 from graphcl.errors import GraphError, InvalidInputError, RunError, TrainingEndedError, counted
 from graphcl.estimator import GraphCL
-from graphcl.estimator.choice import AUTO, about_choice
 from graphcl.estimator.partitioned import PartitionedGraph
 from graphcl.evaluation import MultilabelResult, ProbeResult
 from graphcl.evaluation.failure import majority_sign
@@ -69,7 +68,6 @@ from graphcl.training.trackers import tracked
 from graphcl.version import versions
 
 LOCK = ".lock"
-CHOOSING = "choosing"  # trials of the recipe ``auto``, and the one under way
 T = TypeVar("T")
 Data = Graph | GraphCollection | Graph | PartitionedGraph
 Rows = npt.NDArray[np.float32]
@@ -262,11 +260,7 @@ def _is_complete(out: Path, model: GraphCL, origin: runs.Origin) -> bool:
         wanted = model.complete_recipe(config.recipe)
     except InvalidInputError:
         return False
-    same = found == wanted
-    if model.recipe == AUTO:  # not the recipe that was picked, but what was asked for
-        asked = runs.read_object(out / runs.CHOICE).get("about", {})
-        same = all(asked.get(key) == value for key, value in about_choice(model, wanted).items())
-    if not same or (config.seed, config.origin) != (model.seed, origin):
+    if (found, config.seed, config.origin) != (wanted, model.seed, origin):
         return False
     read_training_result(out)  # or it is damaged
     if partial_folder(out).exists():
@@ -290,7 +284,7 @@ def _ending_early(folder: Path, share: Share) -> Iterator[None]:
     except (StoppedError, KeyboardInterrupt) as error:
         at = f" at {error}" if isinstance(error, StoppedError) else ""
         what = "nothing was saved"
-        if any(folder.glob("checkpoint-*")) or (folder / CHOOSING).exists():
+        if any(folder.glob("checkpoint-*")):
             what = f"saved in {folder}; go on with the same command and --resume"
         message = f"graphcl train: interrupted{at}; {what}" if share.first else ""
         raise TrainingEndedError(message, 130) from None
@@ -369,7 +363,6 @@ def _result(
         seed=model.seed_,
         recipe_hash=model.recipe_.hash,
         scaling=scaling.describe() if isinstance(scaling, ColumnScaling) else "",
-        choice=_choice(model),
         traffic=traffic,
         train_seconds=model.seconds_,
         peak_memory_bytes=peak_memory_bytes(device),
@@ -388,14 +381,6 @@ def _class_names(graph: Data) -> tuple[str, ...]:
         labelled = graph.labelled_type
         return graph.nodes[labelled].class_names if labelled else ()
     return ()
-
-
-def _choice(model: GraphCL) -> dict[str, Any]:
-    choice = getattr(model, "choice_", None)
-    if choice is None:
-        return {}
-    picked = choice.trials[choice.picked].name
-    return {"picked": picked, "trials": len(choice.trials), "reason": choice.reason}
 
 
 def _existing_folder_above(path: Path) -> Path:
@@ -462,7 +447,7 @@ def unfinished_run(path: Path, *, overwrite: bool = False, resume: bool = False)
         except OSError:
             raise RunError(f"{folder}: another process is training this run") from None
         for entry in _own_entries(folder, path):
-            kept = entry.name.startswith("checkpoint-") or entry.name in (*LOGS, CHOOSING)
+            kept = entry.name.startswith("checkpoint-") or entry.name in LOGS
             if entry.name != LOCK and not (resume and kept):
                 shutil.rmtree(entry, ignore_errors=True)  # of a process that died while writing
         try:
@@ -483,7 +468,7 @@ def _own_entries(folder: Path, path: Path) -> list[Path]:
     return [
         entry
         for entry in folder.iterdir()
-        if entry.name.startswith(named) or entry.name in (LOCK, *LOGS, CHOOSING)
+        if entry.name.startswith(named) or entry.name in (LOCK, *LOGS)
     ]
 
 
@@ -500,4 +485,4 @@ def _tidy(folder: Path, path: Path) -> None:
 
 def _is_idle(folder: Path) -> bool:
     """Says whether nothing in an unfinished run is worth keeping."""
-    return not (any(folder.glob("checkpoint-*")) or (folder / CHOOSING).exists())
+    return not any(folder.glob("checkpoint-*"))

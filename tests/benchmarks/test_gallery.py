@@ -58,7 +58,7 @@ def test_a_page_needs_rows(tmp_path, monkeypatch):
 
 
 def test_the_systems_are_known():
-    assert [system.name for system in read_systems(gallery.SYSTEMS)] == list(gallery.SYSTEMS)
+    assert [system.label for system in read_systems(gallery.SYSTEMS)] == list(gallery.SYSTEMS)
 
 
 def row(graph, system, score, seed=0, **other):
@@ -126,4 +126,4 @@ def test_the_page_is_that_of_the_rows(tmp_path):
     gallery_page.write_page(found, tmp_path, rows.read(time_to_quality.RESULTS))
     assert (tmp_path / "gallery.md").read_text() == Path("docs/gallery.md").read_text()
     shown = [*gallery_page.TITLES, *gallery_page.ABLATIONS]
-    assert [system.name for system in read_systems(shown)] == shown
+    assert [system.label for system in read_systems(shown)] == shown

@@ -49,7 +49,7 @@ def test_the_legend_has_the_systems_of_all_panels():
 def test_every_length_is_a_system():
     for method in time_to_quality.LENGTHS:
         systems = read_systems(time_to_quality.lengths(method))
-        assert {system.method for system in systems} == {method}
+        assert {system.name for system in systems} == {method}
 
 
 def test_rows_of_every_length_and_nothing_twice(tmp_path, monkeypatch):

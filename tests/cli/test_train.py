@@ -189,32 +189,6 @@ def test_another_system_keeps_the_facts_too(folder, capsys):
     assert 0 < result["scores"]["majority"] < 1
 
 
-def test_recipe_auto_writes_what_was_tried_and_is_found_again(here, graph, capsys):
-    np.savez("mine.npz", edge_index=graph.edge_index(), x=graph.x, y=graph.y)
-    command = ["train", "mine.npz", "--recipe", "auto", "--budget", "3", *QUICK]
-    assert run([*command, "--json"]) == 0
-    captured = capsys.readouterr()
-    assert "trial 2/2" in captured.err
-    result = json.loads(captured.out)
-    written = json.loads((here / "runs/mine/choice.json").read_text())
-    assert result["choice"]["reason"] == written["reason"]
-    assert result["choice"]["trials"] == len(written["trials"]) == 2
-    assert not (here / "runs/mine.partial").exists()
-    assert run([*command, "--resume"]) == 0
-    captured = capsys.readouterr()
-    assert "already complete" in captured.err
-    assert "trial 1/2" not in captured.err
-    assert captured.out.startswith("recipe: ")
-    assert run([*command[:-1], "dim=5", "--resume"]) == 2  # another choice than the one there
-    assert "already holds a run" in capsys.readouterr().err
-    assert run(["train", "mine.npz", "--recipe", "auto", "--set", "nonsense=1"]) == 2
-    assert "unknown key 'nonsense'" in capsys.readouterr().err
-    assert run(["train", "mine.npz", "--budget", "3"]) == 2
-    assert "--budget must be left out without --recipe auto; got 3" in capsys.readouterr().err
-    assert run(["train", "mine.npz", "--recipe", "auto", "--processes", "2"]) == 2
-    assert "--processes must be 1 with --recipe auto" in capsys.readouterr().err
-
-
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("parts")
@@ -291,7 +265,6 @@ def test_what_is_wrong_is_said_in_one_line(prepared, monkeypatch, capsys, tmp_pa
     refused = {
         ("p2",): "has 2 parts, one for each process; got 1 process: pass --processes 2",
         ("p2", "--device", "tpu"): "device must be auto, cpu, cuda or cuda:N; got 'tpu'",
-        ("p2", "--recipe", "auto"): "--recipe must be left out for a store in parts",
         ("p2", "--cache", "lots"): "--cache must be like 256MB or 1GB; got 'lots'",
         ("p2", "--timeout", "0"): "--timeout must be above 0",
         ("p2", "--topology", "x"): "--topology must be one of auto, asked; got 'x'",

@@ -33,33 +33,24 @@ def test_tune_writes_a_recipe_that_train_takes(here, graph, capsys):
     assert "another graph, recipe, seed or objective" in capsys.readouterr().err
 
 
-def test_tune_without_labels_needs_no_extra(here, graph, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "optuna", None)
+def test_tune_needs_labels(here, graph, capsys):
     np.savez("bare.npz", edge_index=graph.edge_index(), x=graph.x)
-    command = ["tune", "bare.npz", "--trials", "2", "--set", "epochs=1", "--set", "dim=4"]
-    assert run(command) == 0
-    captured = capsys.readouterr()
-    assert captured.out.startswith("picked ")
-    assert "trial 2/2" in captured.err
-    recipe = load_recipe(here / "tuning/bare/recipe.toml")
-    assert (recipe.epochs, recipe.dim) == (1, 4)
-    assert run([*command, "--json"]) == 0
-    captured = capsys.readouterr()
-    assert "2 of 2 trials found" in captured.err
-    found = json.loads(captured.out)
-    assert found["recipe"] == vars(recipe)
-    assert len(found["trials"]) == 2
-    assert run([*command, "--seed", "1"]) == 2
-    assert "another graph, recipe, seed or objective" in capsys.readouterr().err
+    assert run(["tune", "bare.npz"]) == 2
+    said = "bare: has no labels to tune by; give some, or train the recipe default"
+    assert capsys.readouterr().err == f"graphcl: {said}\n"
+    assert not (here / "tuning").exists()
 
 
 def test_tune_takes_tables(here, capsys):
     (here / "e.csv").write_text(
         "source,target\n" + "".join(f"{n},{(n + 1) % 60}\n" for n in range(60))
     )
-    (here / "n.csv").write_text("id,f\n" + "".join(f"{n},{n % 5}\n" for n in range(60)))
+    (here / "n.csv").write_text(
+        "id,f,kind\n" + "".join(f"{n},{n % 5},{n % 3}\n" for n in range(60))
+    )
     (here / "t.csv").write_text("id,tag\n" + "".join(f"{n},t{n % 2}\n" for n in range(60)))
     command = ["tune", "e.csv", "--nodes", "n.csv", "--tags", "t.csv", "--trials", "1"]
+    command += ["--label", "kind"]
     command += ["--set", "epochs=1"]
     assert run([*command, "--set", "dim=4"]) == 0
     assert "nodes: 3 features: f, tag=t0, tag=t1" in capsys.readouterr().err

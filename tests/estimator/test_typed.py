@@ -248,12 +248,6 @@ def test_a_model_is_saved_with_the_embeddings_of_all_types(tmp_path):
     np.testing.assert_array_equal(again, model.transform(graph, node_type="paper"))
 
 
-def test_a_recipe_is_chosen_on_the_flattened_graph():
-    model = GraphCL("auto", budget=2, dim=16, epochs=1, device="cpu").fit(library())
-    assert [one.failed for one in model.choice_.trials] == [""]  # of 64 nodes there are too few
-    assert set(model.transform(library())) == {"author", "paper", "topic"}
-
-
 class TwoMeans(LayeredEncoder):
     """An encoder of a caller's own: each type has one matrix for all that it receives."""
 

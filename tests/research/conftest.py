@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from graphcl.research import reproduce
+from graphcl.research import trials
 from tests.conftest import random_collection, random_graph
 
 
@@ -22,7 +22,7 @@ def tiny(monkeypatch):
         "citeseer": replace(random_graph(1), name="citeseer"),
         "ppi": replace(random_collection(), name="ppi", note="made up"),
     }
-    monkeypatch.setattr(reproduce, "load_dataset", data.__getitem__)
-    reproduce.cached_dataset.cache_clear()
+    monkeypatch.setattr(trials, "load_dataset", data.__getitem__)
+    trials.cached_dataset.cache_clear()
     yield data
-    reproduce.cached_dataset.cache_clear()
+    trials.cached_dataset.cache_clear()

@@ -27,11 +27,11 @@ def run(path, systems=SYSTEMS, names=("one", "two"), seeds=range(2), **options):
 
 def test_systems_are_read_with_their_settings():
     one, two, three = read_systems(["graphcl:encoder=residual,layers=1, dgi", "grace:dim=4"])
-    assert (one.name, one.method) == ("graphcl:encoder=residual,layers=1", "graphcl")
-    assert one.settings == {"encoder": "residual", "layers": "1"}
-    assert (two.name, two.settings) == ("dgi", {})
-    assert three.settings == {"dim": "4"}
-    assert [system.name for system in read_systems(["raw,raw", "raw"])] == ["raw"]
+    assert (one.label, one.name) == ("graphcl:encoder=residual,layers=1", "graphcl")
+    assert one.changed == {"encoder": "residual", "layers": "1"}
+    assert (two.label, two.changed) == ("dgi", {})
+    assert three.changed == {"dim": "4"}
+    assert [system.label for system in read_systems(["raw,raw", "raw"])] == ["raw"]
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from graphcl.research.damage import (
-    hidden_features,
-    missing_features,
-    missing_links,
-    spurious_links,
-)
+from graphcl.research.damage import missing_features, missing_links, spurious_links
 from graphcl.store.columns import ScaledFeatures
 
 
@@ -61,17 +56,3 @@ def test_damage_keeps_weights_and_the_kind_of_features(graph):
         assert ((damaged == whole) | (damaged == 0)).all()
         assert (damaged != whole).any()
         assert not scipy.sparse.issparse(poorer.x) or poorer.x.data.all()
-
-
-def test_a_hidden_value_is_the_mean_of_its_column_or_zero_in_a_sparse_table(graph):
-    before = graph.x.copy()
-    hidden = hidden_features(graph, 0.3, rng())
-    lost = hidden.x != graph.x
-    assert 0.2 < lost.mean() < 0.4
-    for u, column in np.argwhere(lost):
-        assert hidden.x[u, column] == pytest.approx(graph.x[:, column].mean(), abs=1e-6)
-    assert np.array_equal(graph.x, before)
-    sparse = graph.replace(x=scipy.sparse.csr_array(np.maximum(graph.x, 0)))
-    found = hidden_features(sparse, 0.3, rng())
-    assert 0.6 < found.x.nnz / sparse.x.nnz < 0.8
-    assert (found.x.data > 0).all()

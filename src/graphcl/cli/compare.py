@@ -1,9 +1,8 @@
 """`graphcl compare`: systems side by side on many graphs, or finished runs side by side."""
 
-import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -67,41 +66,16 @@ def compare(
         found = compare_runs([Path(name) for name in graphs])
         print_result(found.to_json(), found.table(), as_json=as_json)
         return
+    from graphcl import research
     from graphcl.devices import resolve_device
-    from graphcl.research import comparison
-    from graphcl.research.output import Artefacts, csv_text
 
-    systems = comparison.read_systems(methods)
+    systems = research.read_systems(methods)
     require(len(systems) >= 1, "compare", "--methods", "one system or more", methods)
     chosen = find_graphs(graphs)
-    where, artefacts = resolve_device(device), Artefacts(out, "compare")
-    with continues("compare", "rows", artefacts.rows), run_progress("compare") as show:
-        rows = comparison.compare(
-            chosen,
-            systems,
-            artefacts.rows,
-            seeds=range(seed, seed + repeats),
-            device=where,
-            on_progress=show,
-        )
-    summary = comparison.summarise_rows(rows, [system.name for system in systems])
-    scored = any(cell.mean is not None for cell in summary.cells)
-    cells = [asdict(cell) for cell in summary.cells]
-    files = artefacts.write(
-        markdown=comparison.markdown(summary, picture=f"{artefacts.name}.png" if scored else ""),
-        csv=csv_text(cells),
-        latex=comparison.latex(summary),
-        draw=(lambda: comparison.draw(summary)) if scored else None,
-    )
-    report = {
-        "cells": cells,
-        "overall": [asdict(one) for one in summary.overall],
-        "common": list(summary.common),
-        "files": files,
-    }
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    listed = "\n".join(f"{kind}: {path}" for kind, path in files.items())
-    text = f"{comparison.terminal(summary, width=width)}\n{listed}"
+    path, seeds, where = out / "compare.jsonl", range(seed, seed + repeats), resolve_device(device)
+    with continues("compare", "rows", path), run_progress("compare") as show:
+        rows = research.compare(chosen, systems, path, seeds=seeds, device=where, on_progress=show)
+    report, text = research.comparison_report(rows, [system.label for system in systems]).show(out)
     print_result(report, text, as_json=as_json)
 
 

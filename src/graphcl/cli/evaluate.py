@@ -81,7 +81,7 @@ def evaluate(
     from graphcl.evaluation.failure import majority_sign
     from graphcl.evaluation.splits import over_splits
     from graphcl.graphs.graph import Graph
-    from graphcl.research.trials import summarise
+    from graphcl.research import summarise
     from graphcl.runs.graph import run_graph
     from graphcl.training_run import keep_embeddings
 
@@ -143,7 +143,7 @@ def _trainings(
 ) -> tuple[Callable[..., list[dict[str, Any]]], int]:
     """Returns a function that repeats the run's training with `changed` settings, and its seed."""
     from graphcl.estimator import GraphCL
-    from graphcl.research.trials import dataset_of, find_system, repeat_method
+    from graphcl.research import dataset_of, find_system, repeat_method
 
     config = runs.read_config(run, baselines=True)
     if not config.method:

@@ -15,7 +15,7 @@ from graphcl.settings import LINE_EVERY_SECONDS, PROBE_STEPS
 if TYPE_CHECKING:
     from graphcl.evaluation import MultilabelResult, ProbeResult
     from graphcl.graphs.collection import Labelled
-    from graphcl.research.rows import Progress as RunProgress
+    from graphcl.research import Progress as RunProgress
 
 ProbeStepsOption = Annotated[
     int,

@@ -23,7 +23,7 @@ from graphcl.cli.progress import ProbeStepsOption, count_progress, probe, probe_
 from graphcl.cli.table_options import print_notes, takes_tables
 from graphcl.errors import DatasetError, ParameterError, counted, require
 from graphcl.runs.files import EMBEDDINGS, Origin
-from graphcl.settings import PROBE_STEPS, SEARCH_BUDGET, TOPOLOGIES
+from graphcl.settings import PROBE_STEPS, TOPOLOGIES
 from graphcl.store.header import is_parts
 from graphcl.tabular.options import TableOptions
 
@@ -83,15 +83,8 @@ def train(
     recipe: Annotated[
         str | None,
         typer.Option(
-            help="A recipe's name or a .toml; auto: try several and pick one without labels. "
-            "(default: the dataset's own, or default)",
+            help="A recipe's name or a .toml. (default: the dataset's own, or default)",
             rich_help_panel=_METHOD,
-        ),
-    ] = None,
-    budget: Annotated[
-        int | None,
-        typer.Option(
-            min=2, help="Of --recipe auto: trainings in all. (default: 10)", rich_help_panel=_METHOD
         ),
     ] = None,
     method: Annotated[
@@ -162,8 +155,6 @@ def train(
 
         graphcl train --nodes author=authors.csv --nodes paper=papers.csv --edges writes=writes.csv
 
-        graphcl train mine.npz --recipe auto --budget 10
-
         graphcl train mine.npz --processes 2 --checkpoint-every 10epochs --resume
 
         torchrun --nproc-per-node 8 -m graphcl train mine.npz
@@ -178,7 +169,6 @@ def train(
     from graphcl.devices import device_name, resolve_device
     from graphcl.distributed import local_device
     from graphcl.estimator import GraphCL
-    from graphcl.estimator.choice import AUTO
     from graphcl.estimator.partitioned import PartitionedGraph
     from graphcl.recipes import load_recipe, recipe_for
     from graphcl.training.checkpoints import Pace
@@ -194,25 +184,17 @@ def train(
     changed = parse_settings(settings)
     if method != "graphcl":
         ours = {"--recipe": recipe is not None, "--resume": resume, "--processes": processes > 1}
-        ours |= {"--log": log is not None, "--budget": budget is not None}
+        ours["--log"] = log is not None
         _check_baseline(method, graph, settings=changed, ours=ours)
-    if recipe == AUTO:
-        one = "1 with --recipe auto; graphcl tune chooses, then train its recipe in several"
-        require(processes == 1, "train", "--processes", one, processes)
-    else:
-        require(budget is None, "train", "--budget", "left out without --recipe auto", budget)
     patience = _timeout(timeout)
     # Other systems train in one process, on the graph that was divided.
     data = None
     if method == "graphcl":
         data = _parts(graph, tables, cache, topology, patience)
-    if data is not None:
-        require(recipe != AUTO, "train", "--recipe", "left out for a store in parts", recipe)
     launch(processes)
     # By the argument, not the graph's name: somebody's own cora.npz is not Cora.
     chosen = recipe or recipe_for(graph.lower())
-    base = "default" if chosen == AUTO else chosen
-    values = None if method != "graphcl" else load_recipe(base).with_texts(**changed)
+    values = None if method != "graphcl" else load_recipe(chosen).with_texts(**changed)
     inductive = values is not None and values.inductive
     loaded: AnyGraph | PartitionedGraph
     if data is not None:
@@ -223,7 +205,7 @@ def train(
         loaded, origin = _load(graph, tables, inductive=inductive, whole=given is None)
     where = resolve_device(device)
     if values is None and not isinstance(loaded, PartitionedGraph):
-        from graphcl.research.trials import train_baseline
+        from graphcl.research import train_baseline
 
         if not loaded.is_plain:
             print(f"{method}: {FLATTENED}", file=sys.stderr)
@@ -252,7 +234,6 @@ def train(
         device=str(where),
         verbose=True,
         ignore_memory=ignore_memory,
-        budget=budget or SEARCH_BUDGET,
     )
     model.settings = {key: getattr(values, key) for key in changed}
     about = describe_store(loaded.store) if isinstance(loaded, PartitionedGraph) else repr(loaded)
@@ -308,10 +289,9 @@ def _text(result: "TrainingResult", out: Path) -> str:
     probe = "\n".join(
         f"probe{' of ' + one['type'] if 'type' in one else ''}: {probe_text(one)}" for one in scores
     )
-    picked = f"recipe: {result.choice['reason']}\n" if result.choice else ""
     note = f"\nnote: {result.note}" if result.note else ""
     return (
-        f"{picked}{probe + note if probe else f'no probe: {result.probe_skipped}'}\n"
+        f"{probe + note if probe else f'no probe: {result.probe_skipped}'}\n"
         f"{_traffic_text(result)}"
         f"run: {out}  ({counted(result.epochs, 'epoch')} in {result.train_seconds:.1f} s, "
         f"peak memory {result.peak_memory_bytes / 2**30:.2f} GiB)"
@@ -380,7 +360,7 @@ def _check_baseline(
         settings: the fields to change.
         ours: options that are GraphCL's alone, and whether each was given.
     """
-    from graphcl.research.trials import dataset_of, find_system
+    from graphcl.research import dataset_of, find_system
 
     find_system(name).method(dataset_of(source), **settings)
     for option, given in ours.items():

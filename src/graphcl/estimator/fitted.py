@@ -28,7 +28,6 @@ from graphcl.training.loop import metrics_of
 from graphcl.training.modes import Mode
 
 if TYPE_CHECKING:  # they know what makes them, which takes a while to import
-    from graphcl.estimator.choice import Choice
     from graphcl.estimator.health import Health
 
 
@@ -149,7 +148,6 @@ class Fitted:
         seconds: how long training took.
         mode: whether the (first) graph was trained whole or sampled, and why; None after `load`.
         health: how the training went; None after `load` and after an interrupt.
-        choice: what was tried and picked; None unless the recipe was ``auto``, and after `load`.
         alignment: what turns embeddings to the space of an earlier training; mostly None.
     """
 
@@ -162,7 +160,6 @@ class Fitted:
     seconds: float = 0.0
     mode: Mode | None = None
     health: "Health | None" = None
-    choice: "Choice | None" = None
     alignment: Alignment | None = None
 
     @property
@@ -203,8 +200,6 @@ class Fitted:
             runs.write_weights(folder / runs.SCALING, self.scaling.tensors())
         if self.alignment is not None:
             runs.write_weights(folder / runs.ALIGNMENT, self.alignment.tensors())
-        if self.choice is not None:
-            runs.write_object(folder / runs.CHOICE, self.choice.to_json())
         lines = [json.dumps(asdict(metrics), allow_nan=False) for metrics in self.history]
         (folder / runs.METRICS).write_text("".join(f"{line}\n" for line in lines))
 
@@ -251,7 +246,6 @@ FITTED: dict[str, Callable[[Fitted], Any]] = {
     "seconds_": lambda fitted: fitted.seconds,
     "seed_": lambda fitted: fitted.seed,
     "health_": lambda fitted: fitted.health,
-    "choice_": lambda fitted: fitted.choice,
 }
 
 

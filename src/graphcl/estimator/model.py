@@ -3,7 +3,6 @@
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from types import MappingProxyType
@@ -15,8 +14,7 @@ import torch
 
 from graphcl.devices import resolve_device
 from graphcl.encoders import EncoderFactory
-from graphcl.errors import GraphError, ParameterError, option, require, suggestion
-from graphcl.estimator.choice import AUTO, Choice, choose_recipe
+from graphcl.errors import GraphError, ParameterError, require, suggestion
 from graphcl.estimator.components import Components
 from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.fitting import Task, fit
@@ -34,7 +32,6 @@ from graphcl.recipes.recipe import recipe_keys
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import write_types
 from graphcl.runs.versions import current_run
-from graphcl.settings import SEARCH_BUDGET
 from graphcl.training import Checkpoints, EpochMetrics
 from graphcl.training.checkpoints import Saved
 from graphcl.training.modes import Mode
@@ -73,8 +70,7 @@ class GraphCL(SklearnTransformer):
     keys can be changed with a `Recipe`: ``GraphCL(Recipe("cora", fan_out=5), epochs=20)``.
 
     Args:
-        recipe: a shipped recipe's name, a path to a `.toml`, or a `Recipe`; or ``auto``, which
-            tries several and picks one without labels (`graphcl.research.auto_recipe`).
+        recipe: a shipped recipe's name, a path to a `.toml`, or a `Recipe`.
         encoder: the GNN, by name: `mean` or `residual` (the paper's), `gcn`, `sage`, `gat` or
             `gin`. Or an object: a factory or class as `graphcl.encoders.EncoderFactory` describes,
             or a module, a copy of which is trained from the weights it has.
@@ -94,7 +90,6 @@ class GraphCL(SklearnTransformer):
             `auto`: by what the columns hold in the training rows.
         mode: `full` encodes the whole graph at each step, `sampled` a sampled tree around each node
             of a batch; `auto` chooses by the graph's size and the memory there is.
-        budget: of ``auto``: how many trainings it may take, the last of them with the pick.
         seed: decides weights, batches and views; on a CPU it decides every bit of the result.
             It is what scikit-learn calls `random_state`; `set_params` takes both names.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
@@ -114,7 +109,6 @@ class GraphCL(SklearnTransformer):
         seed_: the seed that it was trained with.
         health_: how the training went: a `graphcl.estimator.health.Health`, with the signs that it
             failed, if there are any.
-        choice_: of ``auto``: what was tried, what it showed, and what was picked.
     """
 
     recipe_: Recipe
@@ -126,10 +120,9 @@ class GraphCL(SklearnTransformer):
     seconds_: float
     seed_: int
     health_: Health
-    choice_: Choice
 
     # Further keys of the recipe, which the command line lays over it. There, the recipe stays a
-    # name: of `auto`, and of a `default` that may have been another when a training was begun.
+    # name: `default` may have been another when a training was begun.
     settings: Mapping[str, Any] = MappingProxyType({})
 
     @_with_clear_keywords
@@ -150,7 +143,6 @@ class GraphCL(SklearnTransformer):
         learning_rate: float | None = None,
         feature_scaling: str | None = None,
         mode: str | None = None,
-        budget: int = SEARCH_BUDGET,
         seed: int = 0,
         device: str = "auto",
         verbose: bool | None = None,
@@ -170,7 +162,6 @@ class GraphCL(SklearnTransformer):
         self.learning_rate = learning_rate
         self.feature_scaling = feature_scaling
         self.mode = mode
-        self.budget = budget
         self.seed = seed
         self.device = device
         self.verbose = verbose
@@ -191,8 +182,6 @@ class GraphCL(SklearnTransformer):
     def complete_recipe(self, begun: Mapping[str, Any] | None = None) -> Recipe:
         """Returns the recipe with this estimator's keywords laid over it.
 
-        For ``auto`` that is what all trials have in common.
-
         Args:
             begun: the recipe of a training to go on with. It stands for `default`, which may have
                 been another one when that training began.
@@ -202,7 +191,7 @@ class GraphCL(SklearnTransformer):
     def _components(self, begun: Mapping[str, Any] | None = None) -> Components:
         changed = self.changed_keys()
         own = {key: changed.pop(key, None) for key in ("encoder", "perturbation", "loss")}
-        base = load_recipe("default" if self.recipe == AUTO else self.recipe)
+        base = load_recipe(self.recipe)
         if begun is not None and self.recipe == "default":
             base = Recipe.from_mapping(begun, where="the training that was begun")
         return Components.of(base, changed, **own)
@@ -274,17 +263,9 @@ class GraphCL(SklearnTransformer):
         """Returns what is trained on graphs of any kind, and the checkpoint to go on from."""
         options: Any = {"device": device, "ignore_memory": self.ignore_memory}
         if isinstance(given, PartitionedGraph):
-            named = self.recipe != AUTO
-            require(named, "train", option("recipe"), "a named one over parts", self.recipe)
             task = task_over_parts(components, given, seed=int(self.seed), **options)
             return task, checkpoints.latest(task.trained) if checkpoints and resume else None
         graphs = given.train if isinstance(given, GraphCollection) else (given,)
-        choice: Choice | None = None
-        if self.recipe == AUTO:  # the search knows one relation
-            flat = given.flatten() if isinstance(given, Graph) else given
-            base = components.recipe
-            choice, chosen = choose_recipe(self, base, flat, checkpoints, resume=resume)
-            components = replace(components, recipe=chosen)
         seed, recipe = int(self.seed), components.recipe
         trained = {**recipe.identity(), "seed": seed, "graph": fingerprint(graphs)}
         saved = checkpoints.latest(trained) if checkpoints and resume else None
@@ -295,7 +276,6 @@ class GraphCL(SklearnTransformer):
         encoder = components.new_encoder(first.schema, seed=seed).to(device)
         mode = decided[0]._replace(reason="as begun") if saved else decided[0]
         fitted = Fitted(components, encoder, first.schema, first.scaling, seed, [], mode=mode)
-        fitted.choice = choice
         about: Any = {"trained": trained, "modes": [mode.name for mode in decided]}
         perturbation = components.perturbation_of(graphs[0])
         return Task.of(fitted, prepared, source, perturbation, device=device, **about), saved

@@ -8,8 +8,8 @@ all systems out of the box.
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import lru_cache
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from graphcl.graphs.graph import Graph
 from graphcl.research.output import (
     COLOURS,
     MARKERS,
+    Report,
     finish,
     latex_table,
     latex_text,
@@ -42,9 +43,10 @@ from graphcl.research.rows import (
     text,
 )
 from graphcl.research.systems import SYSTEMS
-from graphcl.research.systems.system import is_unsupervised
+from graphcl.research.systems.system import System, is_unsupervised
 from graphcl.research.trials import find_system, train_method
 
+NAME = "compare"
 COLUMNS = ("graph", "system", "seed")
 RAW = "raw"
 POINT = 0.01  # a loss to raw features counts if it is larger
@@ -52,28 +54,10 @@ MEAN, DISTANCE = "Mean", "Mean distance to the best"
 LOSSES = "Graphs over a point below raw features"
 
 
-@dataclass(frozen=True)
-class Entrant:
-    """A system with its settings, such as ``graphcl:encoder=residual,layers=1``.
-
-    Attributes:
-        name: its name in rows and tables: the text that it was read from.
-        method: the system, one of `SYSTEMS`.
-        settings: what differs from the method's defaults.
-    """
-
-    name: str
-    method: str
-    settings: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def deterministic(self) -> bool:
-        """Whether every seed gives the same embeddings, so that one is enough."""
-        return find_system(self.method).deterministic
-
-
-def read_systems(texts: Iterable[str]) -> list[Entrant]:
+def read_systems(texts: Iterable[str]) -> list[System]:
     """Reads systems: ``NAME`` or ``NAME:key=value,key=value``, separated by commas.
+
+    The label of each is the text that it was read from.
 
     Raises:
         ParameterError: a name or a setting is unknown, or a system predicts labels itself.
@@ -87,19 +71,20 @@ def read_systems(texts: Iterable[str]) -> list[Entrant]:
     return [_read_system(text) for text in dict.fromkeys(parts)]
 
 
-def _read_system(text: str) -> Entrant:
+def _read_system(text: str) -> System:
     method, _, listed = text.partition(":")
     pairs = [pair.partition("=") for pair in listed.split(",") if pair]
     wrong = next((key for key, equals, _ in pairs if not equals), None)
     if wrong is not None:
         raise ParameterError(f"compare: a setting is KEY=VALUE; got {wrong!r} in {text!r}")
     settings = {key.strip(): value.strip() for key, _, value in pairs}
-    if not is_unsupervised(find_system(method).method("", **settings)):
+    system = replace(find_system(method), label=text, changed=settings)
+    if not is_unsupervised(system.method("")):
         known = ", ".join(embedding_methods())
         raise ParameterError(
             f"compare: {method} predicts labels itself; systems that embed: {known}"
         )
-    return Entrant(text, method, settings)
+    return system
 
 
 def embedding_methods() -> list[str]:
@@ -109,7 +94,7 @@ def embedding_methods() -> list[str]:
 
 def compare(
     graphs: Mapping[str, Callable[[], Graph]],
-    systems: Sequence[Entrant],
+    systems: Sequence[System],
     path: Path,
     *,
     seeds: Sequence[int],
@@ -137,13 +122,13 @@ def compare(
     def loaded(name: str) -> Graph:
         return graphs[name]()
 
-    def job(name: str, system: Entrant, seed: int) -> Job:
-        about: Row = {"graph": name, "system": system.name, "seed": seed}
+    def job(name: str, system: System, seed: int) -> Job:
+        about: Row = {"graph": name, "system": system.label, "seed": seed}
 
         def run() -> Iterator[Scoring]:
             yield _trained_and_scored(about, system, loaded(name), seed=seed, device=device)
 
-        return Job(f"{system.name} on {name}", (about,), run)
+        return Job(f"{system.label} on {name}", (about,), run)
 
     jobs = [
         job(name, system, seed)
@@ -158,9 +143,9 @@ def compare(
 
 
 def _trained_and_scored(
-    about: Row, system: Entrant, graph: Graph, *, seed: int, device: torch.device
+    about: Row, system: System, graph: Graph, *, seed: int, device: torch.device
 ) -> Scoring:
-    trial = train_method(system.method, graph, seed=seed, device=device, settings=system.settings)
+    trial = train_method(system, graph, seed=seed, device=device)
     row = trial.to_json() | about
     if trial.embeddings is None:
         return Scoring((row | {"failed": trial.failed or "no embeddings"},))
@@ -294,6 +279,23 @@ def _cell(graph: str, system: str, rows: list[Row]) -> Score:
         reason=reason,
         seconds=statistics.median(seconds),
         identical=bool(scored[0].get("runs_identical")),
+    )
+
+
+def comparison_report(rows: Sequence[Row], systems: Sequence[str] = ()) -> Report:
+    """Returns a comparison's rows as `graphcl compare` shows and writes them."""
+    summary = summarise_rows(rows, systems)
+    scored = any(cell.mean is not None for cell in summary.cells)
+    cells = [asdict(cell) for cell in summary.cells]
+    overall = [asdict(one) for one in summary.overall]
+    return Report(
+        NAME,
+        {"cells": cells, "overall": overall, "common": list(summary.common)},
+        terminal=lambda width: terminal(summary, width=width),
+        markdown=markdown(summary, picture=f"{NAME}.png" if scored else ""),
+        lines=cells,
+        latex=latex(summary),
+        draw=partial(draw, summary) if scored else None,
     )
 
 

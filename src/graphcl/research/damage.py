@@ -61,23 +61,6 @@ def missing_features(graph: Graph, rate: float, random: np.random.Generator) -> 
     return graph.replace(x=x, store=None)
 
 
-def hidden_features(graph: Graph, rate: float, random: np.random.Generator) -> Graph:
-    """Returns the graph with each feature of each node hidden with probability `rate`.
-
-    A hidden value of a dense table is the column's mean: 0 is no year of birth, and would be far
-    outside once columns are standardised. In sparse or scaled tables it is 0, as most values are.
-    """
-    x: Any = graph.x
-    if not isinstance(x, np.ndarray):
-        return missing_features(graph, rate, random)
-    mean = x.mean(axis=0, dtype=np.float64).astype(x.dtype)
-    shown = np.empty_like(x)
-    for start in range(0, len(x), BLOCK_ROWS):  # all draws at once may not fit in memory
-        rows = x[start : start + BLOCK_ROWS]
-        shown[start : start + BLOCK_ROWS] = np.where(random.random(rows.shape) < rate, mean, rows)
-    return graph.replace(x=shown, store=None)
-
-
 def _edges(graph: Graph) -> tuple[Array, Array | None]:
     both = graph.edge_index()
     once = both[0] < both[1]

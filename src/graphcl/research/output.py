@@ -5,6 +5,8 @@ Pictures have colours that colour-blind readers can tell apart.
 
 import csv
 import io
+import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,54 +25,55 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 @dataclass(frozen=True)
-class Artefacts:
-    """The files of one table or study.
+class Report:
+    """A table or a study, ready to be shown and written: what `compare` and `reproduce` end with.
 
     Attributes:
-        folder: where they are.
-        name: their name without the extension.
+        name: of its files, without the extension.
+        about: its numbers, as JSON has them.
+        terminal: returns its text for a terminal of so many columns; None if there is none.
+        markdown: its page.
+        lines: its lines as CSV has them.
+        latex: its `tabular`; empty if there is none.
+        draw: returns its picture; None if there is nothing to draw.
     """
 
-    folder: Path
     name: str
+    about: Mapping[str, object]
+    terminal: Callable[[int | None], str]
+    markdown: str
+    lines: Sequence[Mapping[str, object]]
+    latex: str = ""
+    draw: Callable[[], Any] | None = None
 
-    @property
-    def rows(self) -> Path:
-        """The file of rows, which grows as runs finish."""
-        return self.folder / f"{self.name}.jsonl"
-
-    def write(
-        self,
-        *,
-        markdown: str,
-        csv: str,
-        latex: str | None = None,
-        draw: Callable[[], Any] | None = None,
-    ) -> dict[str, str]:
+    def write(self, folder: Path) -> dict[str, str]:
         """Writes Markdown, CSV, LaTeX and a PNG, each atomically, and returns their paths.
 
         Without matplotlib no picture is drawn, and ``plot`` names the missing extra.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         written = {}
-        for kind, ending, content in (
-            ("markdown", "md", markdown),
-            ("csv", "csv", csv),
-            ("latex", "tex", latex),
-        ):
-            if content is None:
-                continue
-            path = self.folder / f"{self.name}.{ending}"
-            write_whole(path, content)
-            written[kind] = str(path)
-        if draw is not None:
-            path = self.folder / f"{self.name}.png"
+        texts = {"markdown": self.markdown, "csv": csv_text(self.lines), "latex": self.latex}
+        for kind, ending in (("markdown", "md"), ("csv", "csv"), ("latex", "tex")):
+            if texts[kind] or kind != "latex":
+                path = folder / f"{self.name}.{ending}"
+                write_whole(path, texts[kind])
+                written[kind] = str(path)
+        if self.draw is not None:
+            path = folder / f"{self.name}.png"
             try:
-                save(draw(), path)
+                save(self.draw(), path)
                 written["plot"] = str(path)
             except MissingExtraError as error:
                 written["plot"] = f"not drawn: {error}"
         return written
+
+    def show(self, folder: Path) -> tuple[dict[str, object], str]:
+        """Writes the files; returns the numbers, and the text for this terminal, with the files."""
+        files = self.write(folder)
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        listed = "\n".join(f"{kind}: {path}" for kind, path in files.items())
+        return {**self.about, "files": files}, f"{self.terminal(width)}\n{listed}"
 
 
 def markdown_table(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

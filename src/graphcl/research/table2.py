@@ -18,6 +18,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +29,7 @@ from graphcl.recipes import load_recipe, recipe_names
 from graphcl.research.output import (
     COLOURS,
     MARKERS,
+    Report,
     finish,
     markdown_table,
     new_figure,
@@ -339,6 +341,20 @@ def _cell(system: Line, dataset: str, trials: list[Trial], *, absent: bool) -> C
         deterministic=fixed,
         mean=mean,
         std=0.0 if std is None and fixed else std,
+    )
+
+
+def table_2_report(cells: Sequence[Cell], absent: Sequence[str]) -> Report:
+    """Returns Table 2 as `graphcl reproduce` shows and writes it."""
+    listed = [cell.as_row() for cell in cells]
+    measured = any(cell.mean is not None for cell in cells)
+    return Report(
+        "table2",
+        {"cells": listed, "absent": list(absent)},
+        terminal=lambda width: terminal(cells, width=width),
+        markdown=markdown(cells),
+        lines=listed,
+        draw=partial(draw, cells) if measured else None,
     )
 
 

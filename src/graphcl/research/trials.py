@@ -6,14 +6,14 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
 
-from graphcl.datasets import CATALOGUE
+from graphcl.datasets import CATALOGUE, load_dataset
 from graphcl.devices import device_name, peak_memory_bytes, reset_peak_memory
 from graphcl.errors import GraphError, ParameterError, TrainingError, suggestion
 from graphcl.evaluation import linear_probe, score_predictions
@@ -108,6 +108,18 @@ def dataset_of(source: str) -> str:
     return source.lower() if source.lower() in CATALOGUE else ""
 
 
+@cache
+def cached_dataset(name: str) -> Data:
+    """Returns a dataset; each is read only once."""
+    return load_dataset(name)
+
+
+def applicable(method: str, settings: Mapping[str, Json]) -> Row:
+    """Returns the part of `settings` that a system has."""
+    known = SYSTEMS[method].keys()
+    return {key: value for key, value in settings.items() if key in known}
+
+
 def train_baseline(
     name: str,
     graph: AnyGraph,
@@ -188,7 +200,7 @@ def train_baseline(
 
 
 def train_method(
-    name: str,
+    system: str | System,
     data: Data,
     dataset: str = "",
     *,
@@ -200,7 +212,7 @@ def train_method(
     """Trains a system once; test labels are not read.
 
     Args:
-        name: one of `SYSTEMS`.
+        system: one of `SYSTEMS`, or its name.
         data: a graph, or a collection; a supervised system needs labels. A system that knows one
             relation gets a graph with types flattened; what it gives is of the nodes with labels.
         dataset: the dataset whose settings (for GraphCL: recipe) to use; empty for the defaults.
@@ -209,7 +221,7 @@ def train_method(
         settings: fields of the system, or keys of GraphCL's recipe, to change.
         on_epoch: called with the epochs done and the total number of epochs.
     """
-    system = find_system(name)
+    system = find_system(system) if isinstance(system, str) else system
     method = system.method(dataset, **(settings or {}))
     rows = slice(None)
     if isinstance(data, Graph) and not (data.is_plain or system.typed):
@@ -230,7 +242,7 @@ def train_method(
         failed = str(error)
     costs = {"train_seconds": time.perf_counter() - began} | getattr(method, "costs", {})
     return Trial(
-        method=name,
+        method=system.name,
         title=system.title,
         graph=data.name,
         seed=seed,

@@ -1,4 +1,4 @@
-"""The search for a recipe with labels: Optuna over the paper's ranges; the result is a recipe.
+"""The search for a recipe: Optuna over the paper's ranges; the result is a recipe.
 
 Trials are rows of a file, from which an interrupted search is rebuilt. The sampler gets a new seed
 for every trial, derived from the trial's number, so a resumed search chooses the same trials as an
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from graphcl.errors import MissingExtraError, RunError, TrainingError
+from graphcl.errors import GraphError, MissingExtraError, RunError, TrainingError
 from graphcl.estimator import GraphCL
 from graphcl.evaluation.splits import METRICS, metric_of, nodes_to_choose_by, validation_score
 from graphcl.files.atomic import write_whole
@@ -44,7 +44,6 @@ STEP = 0.01
 SEARCHED = (*RANGES, *CHOICES, "epochs")
 STARTUP = 8  # random trials before the sampler and the pruner use earlier results
 TRIALS, RECIPE = "trials.jsonl", "recipe.toml"
-OTHER_SEARCH = "contains trials of another graph, recipe, seed or objective; choose another --out"
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,8 +70,16 @@ class ValidationScore:
     def of(
         cls, data: Data, *, device: torch.device | str, steps: int = PROBE_STEPS
     ) -> "ValidationScore":
-        """Takes the labels of training and validation nodes out of the data."""
+        """Takes the labels of training and validation nodes out of the data.
+
+        Raises:
+            GraphError: there are no labels, or a part has none.
+        """
         judged = labelled_nodes(data)
+        if judged.y is None:
+            raise GraphError(
+                f"{data.name}: has no labels to tune by; give some, or train the recipe default"
+            )
         nodes, y, train = nodes_to_choose_by(judged)
         return cls(unlabelled(data), judged.name, nodes, y, train, device, steps)
 
@@ -132,6 +139,20 @@ class Search:
         }
 
     @property
+    def path(self) -> Path:
+        """The file of trials."""
+        return self.folder / TRIALS
+
+    @property
+    def recipe_path(self) -> Path:
+        """The recipe of the best trial."""
+        return self.folder / RECIPE
+
+    def recipe_of(self, row: "SearchTrial") -> Recipe:
+        """Returns the complete recipe of a trial."""
+        return self.base.replace(**row["params"], epochs=row["epochs"])
+
+    @property
     def marks(self) -> tuple[int, ...]:
         """Epochs at which a training is scored; the recipe gets the best of them."""
         return (self.base.epochs,) if "epochs" in self.fixed else EPOCHS
@@ -159,11 +180,14 @@ def tune(
         MissingExtraError: Optuna is not installed.
     """
     optuna = _optuna()
-    path = search.folder / TRIALS
+    path = search.path
     known: list[SearchTrial] = [*rows.read(path)]
     for row in known:
         if row.get("about") != search.about:
-            raise RunError(f"{path}: {OTHER_SEARCH}")
+            raise RunError(
+                f"{path}: contains trials of another graph, recipe, seed or objective; "
+                "choose another --out"
+            )
     study = optuna.create_study(
         direction="maximize",
         pruner=optuna.pruners.MedianPruner(n_startup_trials=STARTUP)
@@ -188,11 +212,6 @@ def best_row(found: Sequence[SearchTrial]) -> SearchTrial | None:
     """Returns the complete trial with the highest score, the first one among equals."""
     complete = [row for row in found if row["state"] == "complete"]
     return max(complete, key=lambda row: row["score"] or 0.0, default=None)
-
-
-def recipe_of(search: Search, row: SearchTrial) -> Recipe:
-    """Returns the complete recipe of a trial."""
-    return search.base.replace(**row["params"], epochs=row["epochs"])
 
 
 def _trial(optuna: Any, study: Any, search: Search, number: int) -> SearchTrial:
@@ -271,7 +290,7 @@ def _write_recipe(search: Search, best: SearchTrial, trials: int) -> None:
         f"({best['score']:.4f}), seed {search.seed}.\n"
         "# Test labels were not read. Use it: graphcl train GRAPH --recipe THIS_FILE\n"
     )
-    write_whole(search.folder / RECIPE, text + recipe_of(search, best).to_toml())
+    write_whole(search.recipe_path, text + search.recipe_of(best).to_toml())
 
 
 def _optuna() -> Any:

@@ -2,11 +2,10 @@
 
 A run holds `config.toml`, `model.safetensors` and `metrics.jsonl`, and `scaling.safetensors` if its
 features are scaled by statistics of the training rows, `schema.json` if its graph is a typed one,
-`choice.json` if its recipe was chosen among several (recipe ``auto``), and `alignment.safetensors`
-if an update has trained it on (`graphcl.runs.versions`); the command line adds
-`embeddings.npy`, `result.json` and `nodes.npz` (see `graphcl.runs.nodes`). A baseline's run holds
-`config.toml`, `result.json`, `nodes.npz` and its output: `embeddings.npy`, or `predictions.npy` if
-the baseline is supervised. What a training keeps before it is complete is in
+and `alignment.safetensors` if an update has trained it on (`graphcl.runs.versions`); the command
+line adds `embeddings.npy`, `result.json` and `nodes.npz` (see `graphcl.runs.nodes`). A baseline's
+run holds `config.toml`, `result.json`, `nodes.npz` and its output: `embeddings.npy`, or
+`predictions.npy` if the baseline is supervised. What a training keeps before it is complete is in
 `graphcl.training_run`.
 """
 
@@ -39,7 +38,6 @@ ALIGNMENT = "alignment.safetensors"  # where the model was trained on and turned
 METRICS_BYTES = 1 << 28  # a million epochs
 EMBEDDINGS, PREDICTIONS, RESULT = "embeddings.npy", "predictions.npy", "result.json"
 SCHEMA = "schema.json"  # where the graph was a typed one: its types and relations
-CHOICE = "choice.json"  # where the recipe was ``auto``: what was tried, and why one was picked
 CURVES, EPOCHS = "tensorboard", "epochs.csv"
 LOGS = (CURVES, EPOCHS)  # what ``train --log`` leaves in a run
 

@@ -89,7 +89,7 @@ class Result:
         for name in ("types", "relations"):
             if not values["graph"][name]:
                 del values["graph"][name]
-        unsaid = ("note", "scaling", "choice", "class_names", "traffic")
+        unsaid = ("note", "scaling", "class_names", "traffic")
         return {key: value for key, value in values.items() if key not in unsaid or value}
 
     def write(self, folder: Path) -> None:
@@ -101,8 +101,7 @@ class Result:
 class TrainingResult(Result):
     """The result of GraphCL; `loss` and `mi_bound` are those of the last epoch.
 
-    `scaling` says what ``feature_scaling = "auto"`` did; it is empty for other values. `choice`
-    says which of how many trials the recipe ``auto`` picked, and why; it is empty for others.
+    `scaling` says what ``feature_scaling = "auto"`` did; it is empty for other values.
     `traffic` says what processes sent each other in the last epoch over a graph in parts: see
     `graphcl.training.loop.PartedMetrics`; it is empty for others.
     """
@@ -115,7 +114,6 @@ class TrainingResult(Result):
     mi_bound: float | None
     recipe_hash: str
     scaling: str = ""
-    choice: Mapping[str, Any] = field(default_factory=dict)
     traffic: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -50,7 +50,7 @@ _BLOCK = 1 << 16  # rows that are copied at a time
 DRIFT, PAGE = "drift.json", "drift.html"
 UNSCORED = "the graph has changed since the training: graphcl evaluate scores it"
 _MODEL = (runs.MODEL, runs.SCALING, runs.METRICS, runs.ALIGNMENT)
-_SHARED = (runs.CHOICE, runs.SCHEMA, FILE, ARRAYS)
+_SHARED = (runs.SCHEMA, FILE, ARRAYS)
 _EMBEDDINGS = Path(runs.EMBEDDINGS).stem
 
 IntArray = npt.NDArray[np.int64]

@@ -1,5 +1,7 @@
 """A study, run on a tiny graph."""
 
+from dataclasses import replace
+
 import torch
 
 from graphcl.research.rows import execute
@@ -8,11 +10,11 @@ from graphcl.research.studies.study import Plan
 
 CPU = torch.device("cpu")
 QUICK = {"epochs": "3", "dim": "8"}
+PLAN = Plan(datasets=("cora",), seeds=(0, 1), device=CPU, settings=QUICK)
 
 
-def run(name, path, seeds=(0, 1), datasets=("cora",)):
-    study = STUDIES[name]
-    plan = Plan(datasets=datasets, seeds=seeds, device=CPU, settings=dict(QUICK))
+def run(name, path, **changed):
+    study, plan = STUDIES[name], replace(PLAN, **changed)
     found = execute(study.jobs(plan), path, columns=study.columns, device=CPU)
     assert [row["failed"] for row in found if "failed" in row] == []
     return study, found

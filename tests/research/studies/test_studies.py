@@ -1,10 +1,8 @@
 import pytest
 
 from graphcl.research import rows
-from graphcl.research.output import Artefacts, csv_text
 from graphcl.research.studies import STUDIES, sweeps
-from graphcl.research.studies.study import study_markdown
-from tests.research.studies.conftest import run
+from tests.research.studies.conftest import PLAN, run
 
 
 def test_the_studies_of_the_paper_are_there():
@@ -35,11 +33,7 @@ def test_a_study_runs_resumes_and_draws(name, tmp_path, tiny, monkeypatch):
     assert path.read_bytes() == before
     summary = study.summary(found)
     assert all(line["runs"] == 2 and line["failed"] == 0 for line in summary)
-    written = Artefacts(tmp_path, name).write(
-        markdown=study_markdown(study, found, picture=f"{name}.png"),
-        csv=csv_text(study.summary(found)),
-        draw=lambda: study.draw(found),
-    )
+    written = study.report(found, PLAN).write(tmp_path)
     assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert study.claim in (tmp_path / f"{name}.md").read_text()
     assert len((tmp_path / f"{name}.csv").read_text().splitlines()) == len(summary) + 1

@@ -95,7 +95,7 @@ def test_a_supervised_one_never_reads_test_labels(name, graph):
     [
         ({"y": None}, "has none"),
         ({"train_mask": None}, "masks; validation and test nodes are given, train nodes are not"),
-        (dict.fromkeys(("train_mask", "val_mask", "test_mask")), "and test masks; it has none"),
+        (dict.fromkeys(("train_mask", "val_mask", "test_mask")), "validation masks; it has none"),
         ({"y": np.zeros((60, 2), dtype=np.int64)}, "has several labels"),
         ({"y": np.full(60, -1)}, "no training node of random has a label"),
     ],
@@ -271,7 +271,7 @@ def test_unlabelled_nodes_are_left_out(graph):
 
 
 def test_what_is_missing_is_named(graph):
-    with pytest.raises(GraphError, match="Gaan: random has no labels"):
+    with pytest.raises(GraphError, match="Gaan: learns from labels; random has none"):
         Labelled.of(graph.replace(y=None), inductive=False, owner="Gaan")
     with pytest.raises(GraphError, match="masks; validation and test nodes are given, train nodes"):
         Labelled.of(graph.replace(train_mask=None), inductive=False, owner="Gaan")
@@ -281,10 +281,10 @@ def test_what_is_missing_is_named(graph):
     ):
         Labelled.of(free, inductive=False, owner="Gaan")
     nobody = np.zeros(graph.num_nodes, dtype=bool)
-    with pytest.raises(GraphError, match="no labelled training or validation"):
+    with pytest.raises(GraphError, match="Gaan: no validation node of random has a label"):
         Labelled.of(graph.replace(val_mask=nobody), inductive=False, owner="Gaan")
     bare = communities().train[0].replace(y=None)
-    with pytest.raises(GraphError, match="has no labels"):
+    with pytest.raises(GraphError, match="learns from labels"):
         Labelled.of(
             replace(communities(), train=(bare,), val=(bare,), test=()),
             inductive=False,

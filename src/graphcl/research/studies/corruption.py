@@ -18,7 +18,6 @@ from graphcl.graphs.collection import GraphCollection, disjoint_union, labelled_
 from graphcl.graphs.graph import Graph
 from graphcl.research.damage import missing_features, missing_links, spurious_links
 from graphcl.research.output import plot_lines, title_of
-from graphcl.research.reproduce import applicable
 from graphcl.research.rows import Job, Row, Scoring, number, text
 from graphcl.research.studies.study import (
     SCORE,
@@ -31,6 +30,7 @@ from graphcl.research.studies.study import (
 from graphcl.research.systems import SYSTEMS
 from graphcl.research.systems.graphcl import settings_of
 from graphcl.research.systems.system import Supervised, is_unsupervised
+from graphcl.research.trials import applicable
 
 LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)
 RIVALS = ("graphcl", "raw", "dgi", "gcn")
@@ -142,4 +142,5 @@ CORRUPTION = Study(
     jobs=_jobs,
     summary=_summary,
     draw=_draw,
+    methods=RIVALS,
 )

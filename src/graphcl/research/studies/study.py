@@ -3,9 +3,11 @@
 Studies report test scores, but nothing is chosen by them: recipes were chosen on validation nodes.
 """
 
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,12 +16,18 @@ from graphcl.errors import GraphError, counted
 from graphcl.estimator import GraphCL
 from graphcl.graphs.graph import Graph
 from graphcl.recipes import Recipe, load_recipe, recipe_for
-from graphcl.research.output import markdown_table, plot_lines, terminal_table, title_of
-from graphcl.research.reproduce import applicable, cached_dataset
+from graphcl.research.output import Report, markdown_table, plot_lines, terminal_table, title_of
 from graphcl.research.rows import Job, Json, Row, Scoring, mean_and_deviation, number, text
 from graphcl.research.systems.system import Data
 from graphcl.research.table2 import scale, score_key
-from graphcl.research.trials import Trial, scoring_of, settings_hash
+from graphcl.research.trials import (
+    Trial,
+    applicable,
+    cached_dataset,
+    scoring_of,
+    settings_hash,
+)
+from graphcl.settings import PROBE_STEPS
 
 SCORE = "test accuracy, % (PPI: micro-F1)"
 IDENTITY = ("study", "method", "graph", "seed", "settings_hash")
@@ -27,7 +35,7 @@ IDENTITY = ("study", "method", "graph", "seed", "settings_hash")
 
 @dataclass(frozen=True)
 class Plan:
-    """What a study should run.
+    """What Table 2 or a study should run.
 
     Attributes:
         datasets: names of datasets that are present.
@@ -35,12 +43,16 @@ class Plan:
         device: where to train.
         settings: changes to every recipe, applied before the study's own; keys that are not in a
             recipe are for other systems.
+        methods: the systems of Table 2; None runs all.
+        probe_steps: of Table 2's probe, if nodes have several labels.
     """
 
     datasets: tuple[str, ...]
     seeds: tuple[int, ...]
     device: torch.device
     settings: Row
+    methods: tuple[str, ...] | None = None
+    probe_steps: int = PROBE_STEPS
 
     def recipe(self, dataset: str, **changed: Json) -> Recipe:
         """Returns the dataset's recipe, updated with the plan's settings and then `changed`."""
@@ -48,36 +60,77 @@ class Plan:
         return load_recipe(recipe_for(dataset)).with_texts(**mine | changed)
 
 
-@dataclass(frozen=True)
-class Study:
-    """One claim of the paper as an experiment.
+@dataclass(frozen=True, kw_only=True)
+class Experiment(ABC):
+    """Runs, and what is shown of them: Table 2, or a study.
 
     Attributes:
         name: its name on the command line.
-        title: its title in reports.
-        claim: what the paper claims, and how it is tested here.
-        variables: columns that identify a row in addition to `IDENTITY`.
         jobs: returns the runs of a plan.
-        summary: returns the lines of the table for rows.
-        draw: returns a figure of matplotlib for rows.
-        datasets: the default datasets; empty if the study generates its graphs.
+        variables: columns that identify a row in addition to `IDENTITY`.
+        datasets: the default datasets; empty if it generates its graphs.
         runs: the default number of seeds.
+        methods: the systems that run; None are those of the plan.
     """
 
     name: str
-    title: str
-    claim: str
-    variables: tuple[str, ...]
     jobs: Callable[[Plan], list[Job]]
-    summary: Callable[[Sequence[Row]], list[Row]]
-    draw: Callable[[Sequence[Row]], Any]
+    variables: tuple[str, ...] = ()
     datasets: tuple[str, ...] = ("cora",)
     runs: int = 5
+    methods: tuple[str, ...] | None = ("graphcl",)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that identify a row."""
         return (*IDENTITY, *self.variables)
+
+    @abstractmethod
+    def report(self, rows: Sequence[Row], plan: Plan, absent: Sequence[str] = ()) -> Report:
+        """Returns the rows as they are shown; `absent` are datasets that are not on the machine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study(Experiment):
+    """One claim of the paper as an experiment.
+
+    Attributes:
+        title: its title in reports.
+        claim: what the paper claims, and how it is tested here.
+        summary: returns the lines of the table for rows.
+        draw: returns a figure of matplotlib for rows.
+    """
+
+    title: str
+    claim: str
+    summary: Callable[[Sequence[Row]], list[Row]]
+    draw: Callable[[Sequence[Row]], Any]
+
+    def report(
+        self,
+        rows: Sequence[Row],
+        plan: Plan,  # noqa: ARG002 (a study shows all its rows)
+        absent: Sequence[str] = (),
+    ) -> Report:
+        """Returns the study with its claim, its table and its picture."""
+        columns, lines = study_lines(self, rows)
+        scored = [row for row in rows if "failed" not in row]
+        summary, said = self.summary(rows), provenance_text(rows)
+        picture = [f"![{self.title}]({self.name}.png)"] if scored else []
+        parts = [self.claim, *picture, markdown_table(columns, lines), said]
+        after = "\n".join([said, *(f"{title_of(name)}: absent" for name in absent)])
+
+        def terminal(width: int | None) -> str:
+            return f"{terminal_table(self.title, columns, lines, width=width)}\n{after}"
+
+        return Report(
+            self.name,
+            {"summary": summary, "absent": list(absent)},
+            terminal=terminal,
+            markdown="\n\n".join(parts) + "\n",
+            lines=summary,
+            draw=partial(self.draw, scored) if scored else None,
+        )
 
 
 def run_identity(
@@ -170,21 +223,6 @@ def load_one_graph(dataset: str) -> Graph:
 
 def _sortable(key: tuple[Json, ...]) -> tuple[Any, ...]:  # numbers and text do not compare
     return tuple((isinstance(part, str), part) for part in key)
-
-
-def study_markdown(study: Study, rows: Sequence[Row], *, picture: str = "") -> str:
-    """Returns a study's page: the claim, the picture if there is one, and the table."""
-    parts = [study.claim, f"![{study.title}]({picture})" if picture else ""]
-    columns, lines = study_lines(study, rows)
-    parts += [markdown_table(columns, lines), provenance_text(rows)]
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def study_terminal(study: Study, rows: Sequence[Row], *, width: int | None = None) -> str:
-    """Returns a study's table for a terminal."""
-    columns, lines = study_lines(study, rows)
-    table = terminal_table(study.title, columns, lines, width=width)
-    return f"{table}\n{provenance_text(rows)}"
 
 
 def study_lines(study: Study, rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:

@@ -43,7 +43,7 @@ class _Recipes(System):
 
     def method(self, dataset: str, **changed: Any) -> Method:
         """Returns the dataset's recipe, or the default one, updated with `changed`."""
-        return Trainer(load_recipe(recipe_for(dataset)).with_texts(**changed))
+        return Trainer(load_recipe(recipe_for(dataset)).with_texts(**{**self.changed, **changed}))
 
     def keys(self) -> list[str]:
         """Returns the keys of a recipe."""

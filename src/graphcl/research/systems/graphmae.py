@@ -150,7 +150,12 @@ def hide(x: Tensor, token: Tensor, masking: Masking) -> Tensor:
 
 
 class _Attention(nn.Module):
-    """One layer of a GAT, without its activation."""
+    """One layer of a GAT, without its activation.
+
+    As an encoder it is as fast as PyTorch Geometric's `GATConv`; as a decoder (`decode`) 1.4 to 1.9
+    times as fast (`python -m benchmarks.layers`). Dropout is drawn from the step's generator, so
+    that the seed and the epoch alone decide it.
+    """
 
     def __init__(self, inputs: int, width: int, *, heads: int, draw: torch.Generator) -> None:
         super().__init__()

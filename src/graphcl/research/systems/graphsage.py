@@ -14,6 +14,8 @@ A layer is one of four aggregators (section 3.3): it computes a node's next row 
 those of f sampled neighbours. All but `Gcn` concatenate the node's own row and the neighbourhood's
 (line 5 of algorithm 1): :math:`h_v \leftarrow \sigma(W \cdot \mathrm{concat}(h_v, h_{N(v)}))`. W
 is split into two blocks of `dim` columns each, as in the authors' code. The caller applies σ.
+PyTorch Geometric's `SAGEConv` adds the two halves instead, and needs a list of the sampled edges:
+the same mean takes it 1.4 to 1.7 times as long (`python -m benchmarks.layers`).
 """
 
 from collections.abc import Iterable, Iterator

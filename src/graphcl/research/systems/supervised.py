@@ -27,10 +27,8 @@ from graphcl.research.systems.system import (
     Labels,
     OnEpoch,
     System,
-    require_one_graph,
     scaling_for,
     silent,
-    visible_labels,
     whole_graph,
 )
 from graphcl.research.systems.training import (
@@ -92,21 +90,21 @@ class _OnOneGraph(Checked, ABC):
         self, data: Data, *, seed: int, device: torch.device, on_epoch: OnEpoch = silent
     ) -> Labels:
         """Returns the classes of all nodes, ``[num_nodes]``."""
-        graph = require_one_graph(data, self.owner)
-        labels = visible_labels(graph, self.owner)
-        x, adjacency = graph_tensors(graph, device=device, feature_scaling="row")
+        labels = Labelled.one_class(data, self.owner, validates=self.patience is not None)
+        x, adjacency = graph_tensors(labels.graph, device=device, feature_scaling="row")
         edges, whole = self.edges(adjacency), dense(x)
-        y, train, val = (borrow(part).to(device) for part in labels[:3])
+        train, val = (borrow(nodes).to(device) for nodes in (labels.nodes, labels.val))
+        y, val_y = targets(labels.y, device), targets(labels.val_y, device)
         with seeded(seed, self.owner, device):
-            model = self.network(graph.num_features, labels.num_classes).to(device)
+            model = self.network(labels.graph.num_features, labels.num_outputs).to(device)
             stopping = _Stopping(model, self.patience) if self.patience else None
             optimiser = Adam(self.groups(model), lr=self.learning_rate)
             for epoch in range(1, self.epochs + 1):
                 scores = model.train()(feature_dropout(x, self.dropout), *edges)
-                descend(optimiser, cross_entropy(scores[train], y[train]))
+                descend(optimiser, cross_entropy(scores[train], y))
                 if stopping is not None:
                     with torch.no_grad():
-                        stopping.judge(model.eval()(whole, *edges)[val], y[val])
+                        stopping.judge(model.eval()(whole, *edges)[val], val_y)
                 on_epoch(epoch, self.epochs)
                 if stopping is not None and stopping.stopped(epoch):
                     break

@@ -1,9 +1,9 @@
 """What a system is: what it is given, what it returns, and what it may see of the labels."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeGuard, get_type_hints
+from typing import Any, Protocol, TypeGuard, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -70,6 +70,8 @@ class System:
         deterministic: whether every seed gives the same result, so that one run is enough.
         weighted: whether it uses edge weights.
         typed: whether it knows several types and relations; others get the graph flattened.
+        label: its name in a comparison, such as ``graphcl:encoder=residual,layers=1``.
+        changed: fields, as texts, that differ from what it is on every dataset.
     """
 
     name: str
@@ -80,6 +82,8 @@ class System:
     deterministic: bool = False
     weighted: bool = False
     typed: bool = False
+    label: str = ""
+    changed: Mapping[str, Any] = field(default_factory=dict)
 
     def method(self, dataset: str, **changed: Any) -> Method:
         """Returns the system with its settings for `dataset`, updated with `changed`.
@@ -91,7 +95,7 @@ class System:
         Raises:
             ParameterError: an unknown field, or a value of the wrong type or out of bounds.
         """
-        given = {key: self._typed(key, value) for key, value in changed.items()}
+        given = {key: self._typed(key, value) for key, value in {**self.changed, **changed}.items()}
         return self.build(**(self.settings.get(dataset, {}) | given))
 
     def keys(self) -> list[str]:
@@ -159,44 +163,9 @@ def whole_graph(data: Data) -> Graph:
     return data
 
 
-class VisibleLabels(NamedTuple):
-    """Classes of the training and validation nodes; those of all other nodes are hidden.
-
-    Attributes:
-        y: ``[num_nodes]``; −1 for hidden classes.
-        train: numbers of the training nodes.
-        val: numbers of the validation nodes.
-        num_classes: how many classes there are.
-    """
-
-    y: Labels
-    train: Labels
-    val: Labels
-    num_classes: int
-
-
-def visible_labels(graph: Graph, owner: str) -> VisibleLabels:
-    """Returns the labels that a supervised system may read: no test label leaves this function."""
-    if graph.y is None:
-        raise GraphError(f"{owner}: learns from labels; {graph.name} has none")
-    if graph.y.ndim == 2:
-        raise GraphError(f"{owner}: takes one class per node; {graph.name} has several labels")
-    if not graph.has_split:
-        lack = graph.split_gap or "it has none"
-        raise GraphError(f"{owner}: {graph.name} needs train, validation and test masks; {lack}")
-    assert graph.train_mask is not None
-    assert graph.val_mask is not None
-    labelled = graph.y >= 0
-    train, val = graph.train_mask & labelled, graph.val_mask & labelled
-    if not train.any():
-        raise GraphError(f"{owner}: no training node of {graph.name} has a label")
-    hidden = np.where(train | val, graph.y, -1)
-    return VisibleLabels(hidden, np.flatnonzero(train), np.flatnonzero(val), graph.num_classes)
-
-
 @dataclass(frozen=True)
 class Labelled:
-    """The labelled nodes with which a supervised system trains and validates.
+    """The labels that a supervised system may read: no test label is among them.
 
     Attributes:
         graph: what training may see: `training_graph`, without labels.
@@ -215,19 +184,27 @@ class Labelled:
     num_outputs: int
 
     @classmethod
-    def of(cls, data: Data, *, inductive: bool, owner: str) -> "Labelled":
-        """Finds the labelled nodes in `data`; test labels are not used."""
+    def one_class(cls, data: Data, owner: str, *, validates: bool) -> "Labelled":
+        """Finds the labelled nodes of one graph, which has one class per node."""
+        graph = require_one_graph(data, owner)
+        if graph.y is not None and graph.y.ndim == 2:
+            raise GraphError(f"{owner}: takes one class per node; {graph.name} has several labels")
+        return cls.of(graph, inductive=False, owner=owner, validates=validates)
+
+    @classmethod
+    def of(cls, data: Data, *, inductive: bool, owner: str, validates: bool = True) -> "Labelled":
+        """Finds the labelled nodes in `data`; a system that `validates` needs some to do it."""
         if isinstance(data, GraphCollection):
             count, val_count, _ = data.split_nodes
             train, val = np.arange(count), np.arange(count, count + val_count)
             graphs = (*data.train, *data.val)
             labels = [graph.y for graph in graphs if graph.y is not None]
             if len(labels) < len(graphs):
-                raise GraphError(f"{owner}: {data.name} has no labels")
+                raise GraphError(f"{owner}: learns from labels; {data.name} has none")
             y, positions = np.concatenate(labels), train
         else:
             if data.y is None:
-                raise GraphError(f"{owner}: {data.name} has no labels")
+                raise GraphError(f"{owner}: learns from labels; {data.name} has none")
             if data.train_mask is None or data.val_mask is None:
                 lack = data.split_gap or "it has none"
                 raise GraphError(f"{owner}: {data.name} needs train and validation masks; {lack}")
@@ -235,8 +212,9 @@ class Labelled:
             y, positions = data.y, np.arange(len(train)) if inductive else train
         known = is_labelled(y)
         kept, val = known[train], val[known[val]]
-        if not (kept.any() and len(val)):
-            raise GraphError(f"{owner}: {data.name} has no labelled training or validation nodes")
+        if not kept.any() or (validates and not len(val)):
+            part = "validation" if kept.any() else "training"
+            raise GraphError(f"{owner}: no {part} node of {data.name} has a label")
         return cls(
             graph=training_graph(data, inductive=inductive),
             nodes=positions[kept],

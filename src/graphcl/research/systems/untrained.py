@@ -19,15 +19,14 @@ from graphcl.kernels.features import Features
 from graphcl.research.systems.layers import dense
 from graphcl.research.systems.system import (
     Data,
+    Labelled,
     Labels,
     OnEpoch,
     Rows,
     System,
     graphs_of,
-    require_one_graph,
     scaling_for,
     silent,
-    visible_labels,
 )
 from graphcl.seeding import generator
 
@@ -154,18 +153,16 @@ class LabelPropagation:
         on_epoch: OnEpoch = silent,
     ) -> Labels:
         """Returns the classes of all nodes, ``[num_nodes]``."""
-        graph = require_one_graph(data, "label-propagation")
-        labels = visible_labels(graph, "label-propagation")
-        known = labels.y[labels.train]
-        one_hot = np.eye(labels.num_classes)[known]
+        labels = Labelled.one_class(data, "label-propagation", validates=False)
+        graph, one_hot = labels.graph, np.eye(labels.num_outputs)[labels.y]
         weight = graph.edge_weight
         values = np.ones(len(graph.indices)) if weight is None else weight.astype(np.float64)
         size = (graph.num_nodes, graph.num_nodes)
         adjacency = scipy.sparse.csr_array((values, graph.indices, graph.indptr), shape=size)
         frequency = one_hot.mean(axis=0)
-        f = harmonic(adjacency, labels.train, one_hot, elsewhere=frequency)
+        f = harmonic(adjacency, labels.nodes, one_hot, elsewhere=frequency)
         if self.class_mass:
-            unlabelled = np.setdiff1d(np.arange(graph.num_nodes), labels.train)
+            unlabelled = np.setdiff1d(np.arange(graph.num_nodes), labels.nodes)
             mass = f[unlabelled].sum(axis=0)
             f[unlabelled] *= frequency / np.where(mass > 0, mass, 1)
         on_epoch(1, 1)
