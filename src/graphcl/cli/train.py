@@ -298,7 +298,7 @@ def _load(
         return loaded, Origin(name, graph_fingerprint(loaded))
     graph, report = read_tables(None if whole else name, replace(tables, inductive=inductive))
     if first_process():
-        print_notes(report, said="notes")
+        print_notes(report)
     return graph, Origin(name, graph_fingerprint(graph), tables.record())
 
 
