@@ -6,7 +6,8 @@ from typing import Any
 from graphcl.errors import require
 
 PROBE_STEPS = 4000  # of the probe of several labels; it has converged then
-SEARCH_BUDGET = 10  # trainings of the recipe `auto`
+AUTO = "auto"  # the recipe that is searched for
+SEARCH_BUDGET = 10  # trainings of that recipe
 TOPOLOGIES = ("auto", "asked")  # how a process reads the edges of other parts
 LINE_EVERY_SECONDS = 5.0  # between lines of progress, where there is no terminal
 LINKS_BY = ("embeddings", "common_neighbours", "adamic_adar")  # what links are ranked by

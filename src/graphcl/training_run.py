@@ -41,7 +41,7 @@ from graphcl.devices import device_name, peak_memory_bytes, reset_peak_memory
 from graphcl.distributed import Share, any_of, from_rank, group, restarted
 from graphcl.errors import GraphError, InvalidInputError, RunError, TrainingEndedError, counted
 from graphcl.estimator import GraphCL
-from graphcl.estimator.choice import AUTO, about_choice
+from graphcl.estimator.choice import about_choice
 from graphcl.estimator.partitioned import PartitionedGraph
 from graphcl.evaluation import MultilabelResult, ProbeResult
 from graphcl.evaluation.failure import majority_sign
@@ -62,6 +62,7 @@ from graphcl.runs.nodes import (
     write_types,
 )
 from graphcl.runs.results import GraphFacts, Scores, TrainingResult, read_training_result
+from graphcl.settings import AUTO
 from graphcl.training import Checkpoints, EpochMetrics
 from graphcl.training.checkpoints import Pace, PartCheckpoints, StoppedError
 from graphcl.training.loop import PartedMetrics

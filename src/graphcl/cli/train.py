@@ -23,7 +23,7 @@ from graphcl.cli.progress import ProbeStepsOption, count_progress, probe, probe_
 from graphcl.cli.table_options import print_notes, takes_tables
 from graphcl.errors import DatasetError, ParameterError, counted, require
 from graphcl.runs.files import EMBEDDINGS, Origin
-from graphcl.settings import PROBE_STEPS, SEARCH_BUDGET, TOPOLOGIES
+from graphcl.settings import AUTO, PROBE_STEPS, SEARCH_BUDGET, TOPOLOGIES
 from graphcl.store.header import is_parts
 from graphcl.tabular.options import TableOptions
 
@@ -175,23 +175,31 @@ def train(
         graphcl train cora --method dgi --set patience=50
     """
     from graphcl.cli.graphs import FLATTENED, describe_store, graph_name
-    from graphcl.devices import device_name, resolve_device
-    from graphcl.distributed import local_device
-    from graphcl.estimator import GraphCL
-    from graphcl.estimator.choice import AUTO
-    from graphcl.estimator.partitioned import PartitionedGraph
+    from graphcl.opening import require_known
     from graphcl.recipes import load_recipe, recipe_for
-    from graphcl.training.checkpoints import Pace
-    from graphcl.training.trackers import parse_trackers
-    from graphcl.training_run import train_run
 
-    pace, trackers = Pace.parse(checkpoint_every), parse_trackers(log)
     given, graph = graph, graph_name(graph, tables, "train")
     try:
         graph.encode()  # `config.toml` will name it
     except UnicodeEncodeError:
         raise DatasetError(f"{graph!a}: a name that is not UTF-8; rename it") from None
     changed = parse_settings(settings)
+    if given is not None and not tables.given():
+        require_known(graph)
+    # By the argument, not the graph's name: somebody's own cora.npz is not Cora.
+    chosen = recipe or recipe_for(graph.lower())
+    base = "default" if chosen == AUTO else chosen
+    values = None if method != "graphcl" else load_recipe(base).with_texts(**changed)
+    # What is misspelt has been said by now: only what follows waits for torch.
+    from graphcl.devices import device_name, resolve_device
+    from graphcl.distributed import local_device
+    from graphcl.estimator import GraphCL
+    from graphcl.estimator.partitioned import PartitionedGraph
+    from graphcl.training.checkpoints import Pace
+    from graphcl.training.trackers import parse_trackers
+    from graphcl.training_run import train_run
+
+    pace, trackers = Pace.parse(checkpoint_every), parse_trackers(log)
     if method != "graphcl":
         ours = {"--recipe": recipe is not None, "--resume": resume, "--processes": processes > 1}
         ours |= {"--log": log is not None, "--budget": budget is not None}
@@ -209,10 +217,6 @@ def train(
     if data is not None:
         require(recipe != AUTO, "train", "--recipe", "left out for a store in parts", recipe)
     launch(processes)
-    # By the argument, not the graph's name: somebody's own cora.npz is not Cora.
-    chosen = recipe or recipe_for(graph.lower())
-    base = "default" if chosen == AUTO else chosen
-    values = None if method != "graphcl" else load_recipe(base).with_texts(**changed)
     inductive = values is not None and values.inductive
     loaded: AnyGraph | PartitionedGraph
     if data is not None:

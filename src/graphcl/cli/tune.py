@@ -85,23 +85,27 @@ def tune(
         graphcl train cora --recipe tuning/cora/recipe.toml
     """
     from graphcl.cli.graphs import FLATTENED, graph_name, load_graph
-    from graphcl.devices import resolve_device
     from graphcl.graphs.graph import Graph
+    from graphcl.opening import require_known
     from graphcl.recipes import load_recipe, recipe_for
+
+    named = graph_name(graph, tables, "tune")
+    if graph is not None and not tables.given():
+        require_known(graph)
+    changed = parse_settings(settings)
+    base = load_recipe(recipe or recipe_for(named.lower())).with_texts(**changed)
+    # What is misspelt has been said by now: only what follows waits for torch.
+    from graphcl.devices import resolve_device
     from graphcl.research import rows
     from graphcl.research.auto_recipe import NAME, trial_text, tune_unlabelled
     from graphcl.research.tuning import RECIPE, SEARCHED, TRIALS, Search, ValidationScore, recipe_of
     from graphcl.research.tuning import tune as run_search
 
     loaded = load_graph(graph, tables)
-    graph = graph_name(graph, tables, "tune")
-    changed = parse_settings(settings)
-    chosen = recipe or recipe_for(graph.lower())
     where = resolve_device(device)
     folder = out if out is not None else Path("tuning") / loaded.name
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder}: is a file; --out must name a folder")
-    base = load_recipe(chosen).with_texts(**changed)
     found = len(rows.read(folder / TRIALS))
     labelled = loaded.y is not None if not isinstance(loaded, Graph) else bool(loaded.labelled_type)
     if unsupervised or not labelled:

@@ -12,8 +12,6 @@ from graphcl.graphs.graph import Graph
 from graphcl.recipes import Recipe
 from graphcl.training import Checkpoints
 
-AUTO = "auto"
-
 
 @dataclass(frozen=True)
 class Trial:

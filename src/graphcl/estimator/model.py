@@ -16,7 +16,7 @@ import torch
 from graphcl.devices import resolve_device
 from graphcl.encoders import EncoderFactory
 from graphcl.errors import GraphError, ParameterError, option, require, suggestion
-from graphcl.estimator.choice import AUTO, Choice, choose_recipe
+from graphcl.estimator.choice import Choice, choose_recipe
 from graphcl.estimator.components import Components
 from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.fitting import Task, fit
@@ -34,7 +34,7 @@ from graphcl.recipes.recipe import recipe_keys
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import write_types
 from graphcl.runs.versions import current_run
-from graphcl.settings import SEARCH_BUDGET
+from graphcl.settings import AUTO, SEARCH_BUDGET
 from graphcl.training import Checkpoints, EpochMetrics
 from graphcl.training.checkpoints import Saved
 from graphcl.training.modes import Mode
