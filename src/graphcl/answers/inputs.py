@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import GraphError, RunError, option, require
-from graphcl.graphs.validation import several_types
 from graphcl.runs.files import weights_digest
 from graphcl.store.columns import Ids
 
@@ -56,6 +55,8 @@ def embeddings_of(source: Any, graph: Any, owner: str) -> Any:
             raise GraphError(f"{owner}: a model needs the graph to embed; pass graph=")
         source = source.transform(graph)
     if isinstance(source, Mapping):
+        from graphcl.graphs.validation import several_types
+
         raise several_types(source, owner)
     if hasattr(source, "to_numpy"):
         source = source.to_numpy()
