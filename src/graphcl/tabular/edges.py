@@ -224,15 +224,6 @@ class EdgeList:
         self.notes = []
         return said_of(head, notes)
 
-    @property
-    def guessed_types(self) -> list[str]:
-        """The types that relations join, as far as they are guessed."""
-        return [
-            f"{one.name} joins {' → '.join(one.types)}"
-            for one in self.relations
-            if set(one.how) != {"given"} and one.types
-        ]
-
     def has(self, option: str) -> bool:
         """Returns whether the list has the column that an option names."""
         given = getattr(self.options, option)

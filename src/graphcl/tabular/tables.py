@@ -91,7 +91,12 @@ class Tables:
         self._refuse()
         if self.typed:
             self._check_used()
-            joined = [line for one in self.lists for line in one.guessed_types]
+            joined = [
+                f"{found.name} joins {' → '.join(found.types)}"
+                for one in self.lists
+                for found in one.relations
+                if set(found.how) != {"given"} and found.types
+            ]
             if joined:
                 said = option("edges", "FILE", of="SOURCE:NAME:TARGET")
                 self._say_first(f"guessed: {', '.join(joined)}; otherwise: {said}", on_step)
