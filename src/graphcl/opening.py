@@ -51,9 +51,20 @@ def open_graph(path: str | Path, *, on_note: Callable[[str], None] = _warn) -> A
         listed = path.exists() and path.resolve() in {one.resolve() for one in gallery.values()}
         typed = is_typed_file(path)
         return read_graph(path, plain=not typed, extras=listed or typed, on_note=on_note)
-    if looks_like_tables(name):
-        return read_tables(name)  # type: ignore[no-any-return]
-    known, near = ", ".join(CATALOGUE), suggestion(name.lower(), (*CATALOGUE, *gallery))
+    require_known(name)  # now it must be a list of edges
+    return read_tables(name)  # type: ignore[no-any-return]
+
+
+def require_known(name: str) -> None:
+    """Refuses what no command takes for a graph; nothing is read, and torch is not imported.
+
+    Raises:
+        DatasetError: nothing is known by this name.
+    """
+    path, names = Path(name), (*CATALOGUE, *gallery_files(data_folders()))
+    if name.lower() in names or is_store(path) or path.suffix == ".npz" or looks_like_tables(name):
+        return
+    known, near = ", ".join(CATALOGUE), suggestion(name.lower(), names)
     if path.exists():
         if path.is_file():
             refuse_gzipped(path, DatasetError)

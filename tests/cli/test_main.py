@@ -256,10 +256,14 @@ def test_what_is_in_brackets_is_shown(name, capsys, monkeypatch):
     ("arguments", "seconds", "code"),
     [
         (["--version"], 0.5, 0),
-        (["--help"], 0.5, 0),
+        (["--help"], 0.3, 0),
         (["datasets"], 1.5, 0),
         (["check", "missing.csv"], 1.5, 2),
         (["check", "coar"], 1.5, 2),
+        (["train", "coar"], 1.5, 2),
+        (["train", "cora", "--recipe", "coar"], 1.5, 2),
+        (["train", "cora", "--set", "epoch=3"], 1.5, 2),
+        (["tune", "coar"], 1.5, 2),
         (["check", "edges.csv", "--nodes", "nodes.csv"], 2, 0),
     ],
 )

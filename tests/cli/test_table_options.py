@@ -1,4 +1,6 @@
-from graphcl.cli.main import run
+from graphcl.cli.main import COMMANDS, load_command, run
+from graphcl.cli.table_options import unusual
+from graphcl.tabular.report import Usual, said_of
 from tests.cli.conftest import QUICK
 
 
@@ -31,3 +33,27 @@ def test_tables_are_described_whole_once_and_briefly_afterwards(tmp_path, monkey
     (again,) = told("links", "run", "-k", "2").splitlines()
     assert again.startswith("guessed: ")
     assert {*whole.splitlines()} <= {*told("links", "run", "-k", "2", "--verbose").splitlines()}
+
+
+def test_every_command_that_reads_tables_has_the_same_verbosity():
+    told = {}
+    for name in COMMANDS:
+        options = {one.name: one for one in load_command(name).params}
+        if "id_column" in options:
+            told[name] = options["verbose"].opts, options["verbose"].help
+    assert len(told) > 10
+    (opts, text), *others = told.values()
+    assert opts == ["--verbose", "-v"]
+    assert "all that was read of tables" in text
+    assert others == [(opts, text)] * len(others)
+
+
+def test_what_is_usual_is_left_out_and_many_alike_are_summed_up():
+    lines = [f"edges r{n}: {n + 2} repeated rows: merged" for n in range(15)]
+    lines += said_of("nodes author:", [Usual("nodes: 3 features: a, b"), "nodes: 1 row: left out"])
+    assert unusual(lines) == [
+        *lines[:3],
+        "  … and 12 more; -v says all",
+        "nodes author: 1 row: left out",
+    ]
+    assert unusual(lines[:4]) == lines[:4]  # one more takes no more room than saying so

@@ -172,7 +172,8 @@ def test_build_writes_a_store_that_is_trained_and_new_tables_follow_it(tables, c
     said = capsys.readouterr()
     about = json.loads(said.out)
     assert (about["nodes"], about["edges"]) == (90, 120)
-    assert "edges writes: 1 feature of each edge: hours" in said.err
+    assert "edges writes: 1 feature of each edge: hours" in about["found"]["notes"]
+    assert said.err.count("guessed: ids in") == said.err.count("guessed: writes joins") == 1
     for source, out in ((["store"], "one"), ([*TABLES, "--label", "topic"], "two")):
         assert run(["train", *source, *QUICK, "--out", out]) == 0
     z = [np.load(Path(out) / "types/1-paper/embeddings.npy") for out in ("one", "two")]

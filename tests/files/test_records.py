@@ -159,6 +159,9 @@ def test_answers_are_a_few_lines_a_data_frame_and_a_table_in_a_notebook(monkeypa
     probe = graphcl.linear_probe(z, names)
     assert probe.to_pandas()["accuracy"].tolist() == [probe.accuracy]
     assert f"<td>{probe.accuracy:.4g}</td>" in probe._repr_html_()
+    title, first, *rest = repr(probe).splitlines()
+    assert (title, first.split()) == ("ProbeResult", ["accuracy", f"{probe.accuracy:.4g}"])
+    assert len(rest) == len(probe.columns()) - 1
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(MissingExtraError, match=r"Links.to_pandas needs .*graphcl\[pandas\]"):
         answers["Links"].to_pandas()

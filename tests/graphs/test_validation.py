@@ -123,6 +123,7 @@ BY_NAME = ([1, 0, -1, 1], ("bird", "cat"))
         (pandas.Series([1, 0, None, 1], dtype="Int64"), ([1, 0, -1, 1], ())),
         ({"a": 1, "b": 0, "d": 1}, ([1, 0, -1, 1], ())),
         ([1, 0, -1, 1], ([1, 0, -1, 1], ())),
+        (np.array([1, 0, np.nan, 1]), ([1, 0, -1, 1], ())),
         ({"a": [1, 2], "b": []}, ([[1, 1], [0, 0], [-1, -1], [-1, -1]], (1, 2))),
     ],
 )
@@ -152,3 +153,24 @@ def test_answers_take_the_same_labels():
     codes = (z[:, 0] > 0).astype(int)
     graph = graphcl.Graph.from_edge_index([[0], [1]], z, codes)
     assert graphcl.linear_probe(z, names) == graphcl.linear_probe(z, graph)
+
+
+def test_of_a_typed_graph_the_type_with_labels_is_meant():
+    z = np.random.default_rng(0).normal(size=(40, 3))
+    codes = (z[:, 0] > 0).astype(int)
+    some = np.where(np.arange(40) < 30, codes, -1)
+    ends = [[0, 1], [1, 2]]
+    graph = graphcl.Graph.from_edges(
+        {"pet": {"x": z, "y": some}, "owner": {"x": z[:5]}}, {("owner", "has", "pet"): ends}
+    )
+    both = {"owner": z[:5], "pet": z}
+    assert graphcl.linear_probe(both, graph) == graphcl.linear_probe(z, some)
+    found = graphcl.predict(both, graph)
+    np.testing.assert_array_equal(
+        found.probabilities, graphcl.predict(z, labels=some).probabilities
+    )
+    for ask in (graphcl.cluster, graphcl.neighbors, graphcl.predict):
+        with pytest.raises(GraphError, match=r"several types \(owner, pet\); pass those of one"):
+            ask(both)
+    with pytest.raises(GraphError, match="graph must be a Graph"):
+        graphcl.predict(z, some)

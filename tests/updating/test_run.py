@@ -134,6 +134,8 @@ def test_only_what_changed_is_embedded(tmp_path):
     # The graph lies in the version now, and need not be passed again.
     done = graphcl.Run(tmp_path / "run").update(remove_edges=pairs([(10, 11)]))
     assert done.about["embedded"] == 4
+    assert repr(done).splitlines()[1].startswith("embedded again: 4 of 100 nodes")
+    assert done.to_pandas()[["nodes", "embedded", "edges_after"]].values.tolist() == [[100, 4, 99]]
     assert_exact(tmp_path / "run")
 
 

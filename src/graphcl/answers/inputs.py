@@ -4,6 +4,7 @@ Ids of embeddings in shards come from `.parquet` shards, or with labels, split a
 store in parts. Nothing here imports a graph until one is needed.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,10 @@ def embeddings_of(source: Any, graph: Any, owner: str) -> Any:
         if graph is None:
             raise GraphError(f"{owner}: a model needs the graph to embed; pass graph=")
         source = source.transform(graph)
+    if isinstance(source, Mapping):
+        from graphcl.graphs.validation import several_types
+
+        raise several_types(source, owner)
     if hasattr(source, "to_numpy"):
         source = source.to_numpy()
     if isinstance(source, list) and source and np.ndim(source[0]) == 2:  # of several graphs
@@ -62,6 +67,9 @@ def embeddings_of(source: Any, graph: Any, owner: str) -> Any:
         raise GraphError(
             f"{owner}: embeddings must be numbers [nodes, dim]; got {z.dtype} {z.shape}"
         )
+    if graph is not None and not hasattr(graph, "num_nodes"):
+        kind = type(graph).__name__
+        raise GraphError(f"{owner}: graph must be a Graph, as open_graph returns; got a {kind}")
     if graph is not None and graph.num_nodes != len(z):
         raise GraphError(f"{owner}: {len(z)} embeddings for a graph of {graph.num_nodes} nodes")
     return z

@@ -11,6 +11,7 @@ from graphcl.errors import GraphError, RunError, is_command, option, require
 from graphcl.evaluation.calibration import PredictionError, fit_calibrated, measure
 from graphcl.evaluation.probe import standardiser
 from graphcl.files.records import Answer
+from graphcl.graphs.collection import of_labelled_type
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.validation import is_labelled, numbered_labels
 
@@ -134,7 +135,8 @@ def predict(
 
     Args:
         source: embeddings ``[num_nodes, dim]``; a fitted model, which then embeds `graph`; or the
-            path of a folder of shards, which `graphcl embed RUN PARTS` wrote.
+            path of a folder of shards, which `graphcl embed RUN PARTS` wrote. Of a typed graph, by
+            type: the type that has labels is predicted.
         graph: gives ids, class names, and the labels if none are passed. Of shards, the path of the
             store in parts.
         labels: class numbers or names ``[num_nodes]``, with −1 or None where a node has none; 0/1
@@ -150,7 +152,7 @@ def predict(
         RunError: a shard is missing, torn, or not of this set.
     """
     require(nodes in NODES, "predict", "nodes", " or ".join(NODES), nodes)
-    graph = graph_of(graph)
+    source, graph = of_labelled_type(source, graph_of(graph), "predict")
     z = embeddings_of(source, graph, "predict")
     ids = ids_of(graph, z)
     if labels is None:

@@ -127,7 +127,7 @@ def build(
         overwrite=overwrite,
         on_step=show,
     )
-    print_notes(report, said="notes", but=said)
+    print_notes(report, but=said)
     found = {} if options is None else {"found": report.to_json()}
     store = read_store(out)
     about = store_figures(store) | {"seconds": time.perf_counter() - began} | found

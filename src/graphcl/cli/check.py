@@ -60,11 +60,11 @@ def check(
     if names_tables(name, tables) and not is_store(path):
         if tables.is_typed:
             found, report = load_tables(graph, tables)
-            print_notes(report)
+            print_notes(report, whole=True)
             _describe(name, found, as_json=as_json, found=report.to_json())
             return
         counts, report = check_tables(name, tables)
-        print_notes(report)
+        print_notes(report, whole=True)
         words = {name: name.removesuffix("es" if name == "classes" else "s") for name in counts}
         shown = ", ".join(
             counted(count, words[name], name) for name, count in counts.items() if count

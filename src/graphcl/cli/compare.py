@@ -13,6 +13,7 @@ from graphcl.cli.options import DeviceOption, JsonOption, print_result
 from graphcl.cli.processes import continues
 from graphcl.cli.progress import run_progress
 from graphcl.errors import DatasetError, require
+from graphcl.files.records import aligned
 from graphcl.runs import files as runs
 from graphcl.runs.results import read_result
 from graphcl.runs.versions import current_run
@@ -173,16 +174,9 @@ class RunComparison:
                 shown[label] = [
                     "–" if value is None else f"{factor * value:,.{digits}f}" for value in row
                 ]
-        rows = [["", *self.runs], *([key, *values] for key, values in shown.items())]
-        widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-        lines = ["  ".join(_pad(row, widths)).rstrip() for row in rows]
+        lines = aligned([["", *self.runs], *([key, *values] for key, values in shown.items())])
         alike = "no setting differs" if not self.settings else ""
         return "\n".join([*lines, *filter(None, [alike]), *(f"note: {one}" for one in self.notes)])
-
-
-def _pad(row: Sequence[str], widths: Sequence[int]) -> list[str]:
-    first, *rest = zip(row, widths, strict=True)
-    return [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in rest)]
 
 
 def _text(value: Any) -> str:

@@ -23,7 +23,7 @@ FLATTENED = (
 
 
 def load_graph(
-    name: str | None, tables: TableOptions | None = None, *, said: str = "notes"
+    name: str | None, tables: TableOptions | None = None, *, again: bool = False
 ) -> AnyGraph:
     """Returns the graph that `name` refers to on a command line.
 
@@ -32,12 +32,12 @@ def load_graph(
             all lists of edges are among the options. Of a store in parts, it is the graph that was
             divided, in its own order.
         tables: options for reading tables.
-        said: how much is printed of tables; see `print_notes`.
+        again: whether a training has read the tables; see `print_notes`.
     """
     return open_named(
         name,
         tables or TableOptions(),
-        on_report=partial(print_notes, said=said),
+        on_report=partial(print_notes, again=again),
         on_note=partial(print, file=sys.stderr),
     )
 
@@ -67,7 +67,7 @@ def load_run_graph(
         tables,
         owner=again[0],
         name="GRAPH" if again[0] == "embed" else "--graph",
-        load=partial(load_graph, said="notes" if given else "guesses"),
+        load=partial(load_graph, again=given is None),
         propose=partial(_command, again),
     )
 

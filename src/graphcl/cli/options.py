@@ -89,7 +89,13 @@ QuietOption = Annotated[
 ]
 VerboseOption = Annotated[
     bool,
-    typer.Option("--verbose", "-v", callback=_verbose, expose_value=False, help="More on stderr."),
+    typer.Option(
+        "--verbose",
+        "-v",
+        callback=_verbose,
+        expose_value=False,
+        help="More on stderr: all that was read of tables, steps, times.",
+    ),
 ]
 
 

@@ -22,16 +22,16 @@ from graphcl.tabular.options import (
     UNKNOWN_EDGES,
     TableOptions,
 )
-from graphcl.tabular.report import ColumnOutcome, TableReport
+from graphcl.tabular.report import ColumnOutcome, TableReport, Usual
 
 _FILES, _LABELS, _COLUMNS_PANEL = (
     f"{TABLES}: files and features",
     f"{TABLES}: ids, labels and weights",
     f"{TABLES}: columns of the nodes",
 )
-_MANY_COLUMNS, _MOST_LINES = 20, 40
+_MANY_COLUMNS, _MOST_LINES, _MOST_ALIKE = 20, 40, 3
 _TABLES = {"nodes", "edges"}  # options that take one table, or several with names
-_FOUND = re.compile(r"(edges|nodes)\b.* \((given|guessed.*)\)")  # how ids and ends were found
+_NAMES = re.compile(r"^\w+ \S+:|'[^']*'|[\d,]+")  # that tell alike lines apart
 _NAMED = re.compile(r"([^\s=/'\"()]+)=(.+)", re.DOTALL)
 
 
@@ -250,32 +250,45 @@ def as_arguments(tables: TableOptions) -> list[str]:
     return words
 
 
-def print_notes(report: TableReport, *, said: str = "all", but: Sequence[str] = ()) -> None:
-    """Prints on stderr what was guessed, merged, removed and filled in, and each column's fate.
+def print_notes(
+    report: TableReport, *, whole: bool = False, again: bool = False, but: Sequence[str] = ()
+) -> None:
+    """Prints on stderr what is unusual about tables; with ``--verbose`` all that was found.
+
+    What was guessed of ids and ends comes first: it decides what the graph is.
 
     Args:
         report: of a plain graph, or of a typed one: type by type, then relation by relation.
-        said: `all`; `notes` leaves out the columns, and how ids and ends were found, which the
-            first line says; `guesses` also what a training has said already, as where its tables
-            are read again. With ``--verbose`` it is always all.
+        whole: say all without ``--verbose`` too, also what became of each column.
+        again: say only what was guessed, as a training has said the rest.
         but: lines that have been printed before.
     """
-    if not report.types:
-        notes, columns = list(report.notes), column_lines(report.fates)
-    else:
-        notes, columns = [], []
+    said = [line for line in report.first if line not in but]
+    if whole or is_verbose():
+        said += report.lines
+        said += [] if report.types else column_lines(report.fates)
         for name, one in report.types.items():
-            notes += [line.replace("nodes:", f"nodes {name}:", 1) for line in one.notes]
-            columns += column_lines(one.fates, f"table of {name}")
-        notes += report.notes
+            said += column_lines(one.fates, f"table of {name}")
         for name, fates in report.relations.items():
-            columns += column_lines(fates, f"list of {name.split(':')[1]}")
-    if said != "all" and not is_verbose():
-        columns = []
-        notes = [line for line in notes if said == "notes" and not _FOUND.match(line)]
-    first = [line for line in report.first if line not in but]
-    for line in (*first, *notes, *columns):
+            said += column_lines(fates, f"list of {name.split(':')[1]}")
+    elif not again:
+        said += unusual(report.lines)
+    for line in said:
         print(line, file=sys.stderr)
+
+
+def unusual(lines: Sequence[str]) -> list[str]:
+    """Returns the lines that are not `Usual`, but few that differ in names and numbers alone."""
+    kinds: dict[str, list[str]] = {}
+    for line in lines:
+        if not isinstance(line, Usual):
+            kinds.setdefault(_NAMES.sub("", line), []).append(line)
+    said = []
+    for alike in kinds.values():
+        left = len(alike) - _MOST_ALIKE
+        said += alike if left < 2 else alike[:_MOST_ALIKE]
+        said += [f"  … and {left:,} more; -v says all"] if left > 1 else []
+    return said
 
 
 def column_lines(fates: Sequence[ColumnOutcome], table: str = "node table") -> list[str]:

@@ -166,22 +166,30 @@ def train(
         graphcl train cora --method dgi --set patience=50
     """
     from graphcl.cli.graphs import FLATTENED, describe_store, graph_name
-    from graphcl.devices import device_name, resolve_device
-    from graphcl.distributed import local_device
-    from graphcl.estimator import GraphCL
-    from graphcl.estimator.partitioned import PartitionedGraph
+    from graphcl.opening import require_known
     from graphcl.recipes import load_recipe, recipe_for
-    from graphcl.training.checkpoints import Pace
-    from graphcl.training.trackers import parse_trackers
-    from graphcl.training_run import train_run
 
-    pace, trackers = Pace.parse(checkpoint_every), parse_trackers(log)
     given, graph = graph, graph_name(graph, tables, "train")
     try:
         graph.encode()  # `config.toml` will name it
     except UnicodeEncodeError:
         raise DatasetError(f"{graph!a}: a name that is not UTF-8; rename it") from None
     changed = parse_settings(settings)
+    if given is not None and not tables.given():
+        require_known(graph)
+    # By the argument, not the graph's name: somebody's own cora.npz is not Cora.
+    chosen = recipe or recipe_for(graph.lower())
+    values = None if method != "graphcl" else load_recipe(chosen).with_texts(**changed)
+    # What is misspelt has been said by now: only what follows waits for torch.
+    from graphcl.devices import device_name, resolve_device
+    from graphcl.distributed import local_device
+    from graphcl.estimator import GraphCL
+    from graphcl.estimator.partitioned import PartitionedGraph
+    from graphcl.training.checkpoints import Pace
+    from graphcl.training.trackers import parse_trackers
+    from graphcl.training_run import train_run
+
+    pace, trackers = Pace.parse(checkpoint_every), parse_trackers(log)
     if method != "graphcl":
         ours = {"--recipe": recipe is not None, "--resume": resume, "--processes": processes > 1}
         ours["--log"] = log is not None
@@ -192,9 +200,6 @@ def train(
     if method == "graphcl":
         data = _parts(graph, tables, cache, topology, patience)
     launch(processes)
-    # By the argument, not the graph's name: somebody's own cora.npz is not Cora.
-    chosen = recipe or recipe_for(graph.lower())
-    values = None if method != "graphcl" else load_recipe(chosen).with_texts(**changed)
     inductive = values is not None and values.inductive
     loaded: AnyGraph | PartitionedGraph
     if data is not None:
@@ -279,7 +284,7 @@ def _load(
         return loaded, Origin(name, graph_fingerprint(loaded))
     graph, report = read_tables(None if whole else name, replace(tables, inductive=inductive))
     if first_process():
-        print_notes(report, said="notes")
+        print_notes(report)
     return graph, Origin(name, graph_fingerprint(graph), tables.record())
 
 

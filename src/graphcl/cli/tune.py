@@ -64,22 +64,27 @@ def tune(
 
         graphcl train cora --recipe tuning/cora/recipe.toml
     """
-    from graphcl import research
     from graphcl.cli.graphs import graph_name, load_graph
-    from graphcl.devices import resolve_device
+    from graphcl.opening import require_known
     from graphcl.recipes import load_recipe, recipe_for
 
-    loaded = load_graph(graph, tables)
-    graph = graph_name(graph, tables, "tune")
+    named = graph_name(graph, tables, "tune")
+    if graph is not None and not tables.given():
+        require_known(graph)
     changed = parse_settings(settings)
-    chosen = recipe or recipe_for(graph.lower())
+    base = load_recipe(recipe or recipe_for(named.lower())).with_texts(**changed)
+    # What is misspelt has been said by now: only what follows waits for torch.
+    from graphcl import research
+    from graphcl.devices import resolve_device
+
+    loaded = load_graph(graph, tables)
     where = resolve_device(device)
     folder = out if out is not None else Path("tuning") / loaded.name
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder}: is a file; --out must name a folder")
     search = research.Search(
         objective=research.ValidationScore.of(loaded, device=where, steps=probe_steps),
-        base=load_recipe(chosen).with_texts(**changed),
+        base=base,
         fixed=tuple(key for key in research.SEARCHED if key in changed),
         folder=folder,
         seed=seed,

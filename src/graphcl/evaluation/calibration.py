@@ -130,7 +130,7 @@ class HeldOut:
         ]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PredictionError(Answer):
     """How often predictions are wrong, measured on labelled nodes that were held out.
 

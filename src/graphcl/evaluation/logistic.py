@@ -156,7 +156,7 @@ LEARNING_RATE = 0.05
 Splits = tuple[Any, Any, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MultilabelPredictionResult(Answer):
     """Scores of predictions of several labels per node; `MultilabelResult` says what they are."""
 
@@ -169,7 +169,7 @@ class MultilabelPredictionResult(Answer):
     majority: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MultilabelResult(MultilabelPredictionResult):
     """Scores of the probe on the test nodes, and its budget, which changes PPI's score by points.
 

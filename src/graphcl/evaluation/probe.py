@@ -13,7 +13,7 @@ from graphcl.errors import GraphError
 from graphcl.evaluation.failure import majority_share
 from graphcl.evaluation.logistic import MultilabelResult, multilabel_probe
 from graphcl.files.records import Answer
-from graphcl.graphs.collection import GraphCollection, Labelled
+from graphcl.graphs.collection import GraphCollection, Labelled, of_labelled_type
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.interchange import to_numpy
 from graphcl.graphs.nodes import Nodes
@@ -31,7 +31,7 @@ STRENGTHS = tuple(10.0 ** (k / 2) for k in range(-8, 5))  # C from 1e-4 to 1e2, 
 Array = npt.NDArray[Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PredictionResult(Answer):
     """Scores of predicted classes on the test nodes; `ProbeResult` says what they are."""
 
@@ -44,7 +44,7 @@ class PredictionResult(Answer):
     majority: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ProbeResult(PredictionResult):
     """Scores of the probe on the test nodes.
 
@@ -189,7 +189,8 @@ def linear_probe(
 
     Args:
         z: embeddings, ``[num_nodes, dim]``; for a collection, a list of such arrays or one array of
-            all their rows, in the order of its graphs.
+            all their rows, in the order of its graphs. Of a typed graph, by type: the type that has
+            labels is scored.
         graph: their graph, or collection of graphs; gives the labels and the split. The labelled
             nodes of a graph without masks are split at random, 10 % / 10 % / 80 % of each class, or
             cross-validated if they are few. Or labels alone, as `Graph.from_edge_index` takes them.
@@ -201,6 +202,7 @@ def linear_probe(
     Raises:
         GraphError: there are no labels, fewer than two classes, or the embeddings do not fit.
     """
+    z, graph = of_labelled_type(z, graph, "probe")
     z = _table(z)
     if not isinstance(graph, Labelled):
         graph = Nodes(**node_fields("node", {"num_nodes": len(z), "y": graph}))

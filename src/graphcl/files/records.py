@@ -26,7 +26,8 @@ _SHOWN, _SHOWN_COLUMNS, _SHOWN_TEXT = 5, 8, 40  # rows, columns, characters of a
 class Answer:
     """A result with `columns`: a few lines in a terminal or a notebook, a data frame if asked.
 
-    Results that do not say what their columns are have one row, and a column per field.
+    Results that do not say what their columns are have one row, and a column per field; they are
+    shown with a line per field.
     """
 
     def columns(self) -> dict[str, Any]:
@@ -47,11 +48,11 @@ class Answer:
 
     def __repr__(self) -> str:
         title, head, rows = self._shown()
-        return "\n".join([title, *aligned([head, *rows])])
+        return "\n".join([title, *aligned([head, *rows] if head else rows)])
 
     def _repr_html_(self) -> str:
         title, head, rows = self._shown()
-        cells = ["".join(f"<th>{escape(one)}</th>" for one in head)]
+        cells = ["".join(f"<th>{escape(one)}</th>" for one in head)] if head else []
         cells += ["".join(f"<td>{escape(one)}</td>" for one in row) for row in rows]
         lines = "".join(f"<tr>{row}</tr>" for row in cells)
         return f"<p>{escape(title)}</p><table>{lines}</table>"
@@ -59,6 +60,9 @@ class Answer:
     def _shown(self) -> tuple[str, list[str], list[list[str]]]:
         """Returns a title, and of the table the first rows and columns as texts."""
         columns = self.columns()
+        if type(self).columns is Answer.columns:
+            fields = [[name, _short(value)] for name, (value,) in columns.items()]
+            return type(self).__name__, [], fields
         count, names = len(next(iter(columns.values()))), list(columns)[:_SHOWN_COLUMNS]
         kept = {name: columns[name] for name in names}
         rows = [[_short(one) for one in row.values()] for row in records(kept, slice(0, _SHOWN))]

@@ -5,7 +5,7 @@ Also the graphs that inductive training derives from a dataset, and the dataset'
 
 import hashlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -18,7 +18,7 @@ import scipy.sparse
 from graphcl.errors import GraphError, counted
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
-from graphcl.graphs.validation import NoArray
+from graphcl.graphs.validation import NoArray, several_types
 from graphcl.store.columns import ScaledFeatures
 
 SAMPLED = 4096  # entries read from each array, so that a graph of any size takes milliseconds
@@ -129,6 +129,20 @@ class GraphCollection(NoArray):
 
 
 Labelled = Graph | GraphCollection | Nodes  # what has labels and splits
+
+
+def of_labelled_type(z: Any, graph: Any, owner: str) -> tuple[Any, Any]:
+    """Returns the embeddings and the nodes of the type that has labels, where `z` has several.
+
+    Raises:
+        GraphError: no type is the only one with labels.
+    """
+    if not isinstance(z, Mapping):
+        return z, graph
+    kind = graph.labelled_type if isinstance(graph, Graph) else ""
+    if kind not in z:
+        raise several_types(z, owner)
+    return z[kind], graph.nodes[kind]
 
 
 def _features(graph: Graph) -> str:

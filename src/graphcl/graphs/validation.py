@@ -176,7 +176,9 @@ def numbered_labels(labels: Any, ids: Any, owner: str) -> tuple[Array, tuple[Any
         labels = np.full(len(ids), None, dtype=object)
         labels[rows] = some
     given = to_numpy(labels, owner)
-    if given.ndim != 1 or given.dtype.kind in "biuf":
+    if given.ndim == 1 and given.dtype.kind == "f":  # so pandas writes missing integers
+        return np.where(np.isnan(given), -1, given), ()
+    if given.ndim != 1 or given.dtype.kind in "biu":
         return given, ()
     known = np.array([not _is_missing(one) for one in given.tolist()], dtype=np.bool_)
     present = given[known].tolist()
@@ -203,6 +205,15 @@ def _is_missing(value: Any) -> bool:
     if value is None or type(value).__name__ == "NAType":  # pandas' own, which has no truth value
         return True
     return bool(value == "") or (isinstance(value, float) and np.isnan(value))
+
+
+def several_types(z: Mapping[str, Any], owner: str) -> GraphError:
+    """Returns the refusal of embeddings of several types, where those of one are needed."""
+    one = next(iter(z), "")
+    return GraphError(
+        f"{owner}: these are embeddings of several types ({', '.join(map(str, z))}); pass those of "
+        f"one, z[{one!r}], with graph.nodes[{one!r}]"
+    )
 
 
 def is_labelled(y: npt.NDArray[Any]) -> BoolArray:

@@ -27,7 +27,7 @@ from graphcl.tabular.duck import Duck, quoted
 from graphcl.tabular.features import Places
 from graphcl.tabular.options import TableOptions
 from graphcl.tabular.preparation import Tags, Vectors, is_far
-from graphcl.tabular.report import Problem, short
+from graphcl.tabular.report import Problem, Usual, short
 from graphcl.tabular.sources import Source
 
 MOST_NAMES = 1_000_000  # of a vocabulary; an encoder has a row of weights for each
@@ -130,7 +130,8 @@ class TagTable:
         self.ids = IdColumn(source, found.id, "tag_rows", "key")
         self.ids.check_present(duck)
         values = "" if found.value is None else f", values in {found.value!r}"
-        self.notes = [f"tags: {source.name}: {found.id!r} – {found.name!r} ({found.how}){values}"]
+        how = f"tags: {source.name}: {found.id!r} – {found.name!r} ({found.how}){values}"
+        self.notes = [Usual(how) if found.how == "given" else how]
         rest = [name for name in source.columns if name not in found[:3]]
         if rest:
             self.notes.append(f"tags: not used: {', '.join(map(repr, rest[:8]))}")
@@ -482,7 +483,7 @@ def place_vectors(
     name, table = open_vectors(given)
     path = str(given) if isinstance(given, str | Path) else name
     found = VectorFeatures(path, table, None, Vectors(name, int(table.shape[1])), [], [])
-    found.notes.append(f"vectors: {path}: {found.width:,} numbers for each node")
+    found.notes.append(Usual(f"vectors: {path}: {found.width:,} numbers for each node"))
     if ids is None:
         rows = 0 if order is None else int(duck.row("SELECT count(*) FROM node_rows")[0])
         if order is None:

@@ -34,7 +34,7 @@ from graphcl.tabular.features import InMemory
 from graphcl.tabular.nodes import NumberedNodes
 from graphcl.tabular.options import TableOptions, holds_tables
 from graphcl.tabular.preparation import read_preparation, write_preparation
-from graphcl.tabular.report import EdgeCounts, TableReport, say_isolated
+from graphcl.tabular.report import EdgeCounts, TableReport, Usual, said_of, say_isolated
 from graphcl.tabular.tables import Tables, open_tables
 
 JOINING = 3  # times the size of its files: what a graph in parts takes while it is joined
@@ -230,7 +230,7 @@ def _add_structural(nodes: NumberedNodes, edges: Relation, x: Any) -> None:
     x[:, nodes.num_features :] = structural_features(edges.indptr, edges.indices)
     nodes.report.structural_features = list(FEATURE_NAMES)
     said = f"features from the edges alone: {'; '.join(FEATURE_NAMES)}"
-    nodes.report.notes.append(said)
+    nodes.report.notes.append(Usual(said))
 
 
 def _fill_relations(
@@ -350,7 +350,7 @@ def _edge_notes(table: EdgeList, kept: Mapping[Key, Relation], report: TableRepo
     if table.options.relation is not None:
         listed = ", ".join(one.name for one in table.relations)
         count = counted(len(table.relations), "relation")
-        notes.append(f"edges: {table.options.relation!r} names {count}: {listed}")
+        notes.append(Usual(f"edges: {table.options.relation!r} names {count}: {listed}"))
     for one in table.relations:
         source, target = one.types
         found = kept.get((source, one.name, target) if one.name else EDGE)
@@ -359,8 +359,8 @@ def _edge_notes(table: EdgeList, kept: Mapping[Key, Relation], report: TableRepo
         head, counts = f"edges {one.name}:" if one.name else "edges:", report.counts
         if one.name:
             how = f"{source} → {target} ({_how(table, one)})"
-            notes.append(f"{head} {counted(found.num_edges, 'edge')} {how}")
-            notes += [f"{head} {line}" for line in one.features.notes]
+            notes.append(Usual(f"{head} {counted(found.num_edges, 'edge')} {how}"))
+            notes += said_of(head, one.features.notes)
             if one.features.fates:
                 report.relations[one.key] = one.features.fates
         if found.self_loops_removed:
@@ -373,7 +373,7 @@ def _edge_notes(table: EdgeList, kept: Mapping[Key, Relation], report: TableRepo
             repeated = counts.repeated
             both = counted(counts.both_directions, "edge is", "edges are")
             if counts.symmetric:
-                notes.append(f"{head} each is listed in both directions")
+                notes.append(Usual(f"{head} each is listed in both directions"))
             elif counts.both_directions:
                 notes.append(f"{head} {both} listed in both directions: {merged}")
         if repeated:

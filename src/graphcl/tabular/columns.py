@@ -15,7 +15,7 @@ are written in the usual form of an integer. One `007`, `1e3` or number of more 
 all of them strings.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -537,34 +537,21 @@ def _refuse_doubt(held: Held, end: End) -> None:
             )
 
 
-def first_line(
-    tables: Iterable[Held],
-    lists: Iterable[Listed],
-    types: Mapping[str, Sequence[tuple[str, ...]]] | None = None,
-) -> str:
-    """Returns one line on all that was guessed of ids and ends; empty if all was given.
-
-    `types` are those of the ends of each list, where they were guessed.
-    """
-    ids = [one for one in tables if one.how != "given"]
-    said = [f"{one.column!r}" + (f" of {one.kind or one.table}") for one in ids]
-    parts = [f"ids in {', '.join(said)}"] if said else []
-    options = [option("id_column")] if said else []
-    ends = []
+def first_line(tables: Iterable[Held], lists: Iterable[Listed]) -> str:
+    """Returns one line on all that was guessed of ids and ends; empty if all was given."""
+    ids, ends = dict[str, list[str]](), dict[str, list[str]]()
+    for table in tables:
+        if table.how != "given":
+            ids.setdefault(repr(table.column), []).append(table.kind or table.table)
     for one in lists:
-        joined = (types or {}).get(one.name, ())
-        if one.how == "given" and not joined:
-            continue
-        listed = ", ".join(f"{first} → {second}" for first, second in joined)
-        ends.append(
-            f"{one.columns[0]!r} and {one.columns[1]!r} of {one.name or one.table}"
-            + (f" ({listed})" if listed else "")
-        )
         if one.how != "given":
-            options += [option("source_column"), option("target_column")]
-    parts += [f"ends in {', '.join(ends)}"] if ends else []
-    if types and any(types.values()):
-        options.append(option("edges", "FILE", of="SOURCE:NAME:TARGET"))
-    if not parts:
-        return ""
-    return f"guessed: {'; '.join(parts)}; otherwise: {', '.join(dict.fromkeys(options))}"
+            columns = f"{one.columns[0]!r} and {one.columns[1]!r}"
+            ends.setdefault(columns, []).append(one.name or one.table)
+    parts = [
+        f"{what} in " + ", ".join(f"{columns} of {', '.join(of)}" for columns, of in found.items())
+        for what, found in (("ids", ids), ("ends", ends))
+        if found
+    ]
+    options = [option("id_column")] if ids else []
+    options += [option("source_column"), option("target_column")] if ends else []
+    return f"guessed: {'; '.join(parts)}; otherwise: {', '.join(options)}" if parts else ""

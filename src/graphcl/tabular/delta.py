@@ -32,7 +32,7 @@ from graphcl.tabular.options import (
     by_name,
 )
 from graphcl.tabular.preparation import NUMBER, Column, Preparation
-from graphcl.tabular.report import listed
+from graphcl.tabular.report import Usual, listed
 from graphcl.tabular.sources import Source, open_source
 from graphcl.tabular.tables import open_tables
 
@@ -189,10 +189,9 @@ def _read(
     usual = ["that only edges name", "added, with features of zero", "no edge"]
     if not edges:
         usual += ["edges: ", f":{_NOTHING}:", f"edges {_NOTHING}"]
-    said = [*opened.report.first, *opened.report.notes]
-    for name in (one for one in chosen if one in opened.report.types):
-        notes = opened.report.types[name].notes
-        said += [line.replace("nodes:", f"nodes {name}:", 1) for line in notes]
+    report = opened.report
+    report.types = {name: one for name, one in report.types.items() if name in chosen}
+    said = [*report.first, *report.lines]
     found.notes = [line for line in said if not any(one in line for one in usual)]
     return found
 
@@ -453,5 +452,5 @@ def read_ids(given: Any, options: TableOptions) -> tuple[Array, list[str]]:
         if not rows:
             raise GraphError(f"{source.name}: has no rows, so nothing would change; leave it out")
         types: dict[str, Any] = {"BIGINT": np.int64, "UBIGINT": np.uint64}
-        notes = [f"nodes to remove: {source.name}: ids in {name!r} ({how})"]
-        return np.array([one for (one,) in rows], types.get(kind, np.str_)), notes
+        note = Usual(f"nodes to remove: {source.name}: ids in {name!r} ({how})")
+        return np.array([one for (one,) in rows], types.get(kind, np.str_)), [note]

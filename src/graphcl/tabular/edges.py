@@ -29,9 +29,11 @@ from graphcl.tabular.report import (
     ColumnOutcome,
     Problem,
     TableReport,
+    Usual,
     collect,
     listed,
     outcomes,
+    said_of,
     short,
     unknown_advice,
 )
@@ -173,7 +175,7 @@ class EdgeList:
         if weight is not None:
             collect(self.problems, self._check_weights, weight)
         mark = "→" if self.typed else "–"
-        self.notes.append(f"{source.name}: {start!r} {mark} {end!r} ({self.how})")
+        self.notes.append(Usual(f"{source.name}: {start!r} {mark} {end!r} ({self.how})"))
         if not self.typed:
             report.columns |= {} if weight is None else {"weight": weight}
             report.columns |= {"source": start, "target": end}
@@ -220,13 +222,7 @@ class EdgeList:
         plain = not self.typed or self.options.relation is not None
         head, notes = "edges:" if plain else f"edges {self.name}:", self.notes
         self.notes = []
-        return [f"{head} {line}" for line in notes]
-
-    @property
-    def guessed_types(self) -> list[tuple[str, ...]]:
-        """The types that relations join, as far as they are guessed."""
-        found = [one.types for one in self.relations if set(one.how) != {"given"} and one.types]
-        return list(dict.fromkeys(found))
+        return said_of(head, notes)
 
     def has(self, option: str) -> bool:
         """Returns whether the list has the column that an option names."""
@@ -279,12 +275,15 @@ class EdgeList:
             )
         self.problems += fitted.problems
         roles = left | dict.fromkeys(fitted.empty, "empty: left out")
-        features = None if fitted.problems else fitted.features
+        features, notes = None if fitted.problems else fitted.features, list[str]()
+        notes += [
+            f"column {name!r} is {why}" for name, why in left.items() if why.startswith("named")
+        ]
+        notes += fitted.notes
         if features is None or not features.width:
-            return EdgeFeatures(fates=outcomes(names, (), fitted.missing, roles))
+            return EdgeFeatures(None, notes, outcomes(names, (), fitted.missing, roles))
         made = features.preparation.features
-        notes = [f"{counted(len(made), 'feature')} of each edge: {listed(made)}"]
-        notes += [line.removeprefix("nodes: ") for line in fitted.notes]
+        notes.insert(0, Usual(f"{counted(len(made), 'feature')} of each edge: {listed(made)}"))
         weight = [name for name in names if name.strip().lower() in table_columns.WEIGHTS]
         if weight and weight[0] not in left:
             notes.append(

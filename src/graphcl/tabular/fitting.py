@@ -32,7 +32,7 @@ from graphcl.tabular.preparation import (
     Preparation,
     is_far,
 )
-from graphcl.tabular.report import Problem, listed, short
+from graphcl.tabular.report import Problem, Usual, listed, short
 
 COPIED_COLUMNS = 200  # that a table of the session holds
 KINDS = (("one_hot", CATEGORY), ("text", TEXT), ("date", DATE))  # what options say columns are
@@ -250,7 +250,8 @@ class FitColumns(_Columns):
         self._refused |= found.problems.keys()
         for name, form in found.forms.items():
             what = "dates written" if dates else "numbers with the decimal mark"
-            self.notes.append(f"{self._source.name}: column {name!r}: {what} {form!r}")
+            line = f"{self._source.name}: column {name!r}: {what} {form!r}"
+            self.notes.append(Usual(line) if said else line)
         if found.forms:
             kind = "dates" if dates else "decimals"
             changed: dict[str, Any] = {kind: {**getattr(self._source, kind), **found.forms}}

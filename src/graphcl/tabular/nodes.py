@@ -38,7 +38,15 @@ from graphcl.tabular.labels import (
 )
 from graphcl.tabular.options import TableOptions
 from graphcl.tabular.preparation import Preparation
-from graphcl.tabular.report import ColumnOutcome, Problem, TableReport, collect, listed, outcomes
+from graphcl.tabular.report import (
+    ColumnOutcome,
+    Problem,
+    TableReport,
+    Usual,
+    collect,
+    listed,
+    outcomes,
+)
 from graphcl.tabular.sources import Source, open_source
 
 
@@ -331,13 +339,13 @@ class NumberedNodes:
     def _choose_features(self, source: Source, how: str) -> None:
         options, report = self.options, self.report
         if self.matrix is not None:
-            report.notes.append(f"nodes: {source.name}: {self.matrix.x.shape[1]} features")
+            report.notes.append(Usual(f"nodes: {source.name}: {self.matrix.x.shape[1]} features"))
             report.notes += [self.matrix.note] if self.matrix.note else []
             if options.features != "structural":
                 self.parts.append(MatrixFeatures(self.matrix.x))
                 self.sparse = scipy.sparse.issparse(self.matrix.x)
             return
-        report.notes.append(f"nodes: {source.name}: ids in {self.identity[0]!r} ({how})")
+        report.notes.append(Usual(f"nodes: {source.name}: ids in {self.identity[0]!r} ({how})"))
         self._ignored = table_columns.find_all(source, options.ignore, "ignore")
         if self._table is None or options.features == "structural":
             return
@@ -417,7 +425,7 @@ class NumberedNodes:
         report.column_features = names = prepared.features
         if names:
             kind = "sparse feature" if prepared.sparse else "feature"
-            report.notes.append(f"nodes: {counted(len(names), kind)}: {listed(names)}")
+            report.notes.append(Usual(f"nodes: {counted(len(names), kind)}: {listed(names)}"))
         if found is not None and self.source is not None:
             report.notes += found.notes
             roles = dict.fromkeys(self._ignored, "left out, as you asked")
@@ -513,12 +521,13 @@ class NumberedNodes:
         none = 0 if y.ndim == 1 else int((y == 0).all(axis=1).sum())
         unlabelled = int((~is_labelled(y)).sum())
         named = ", ".join(map(repr, self._labels))
-        self.report.notes.append(
+        said = (
             f"nodes: labels in {named}: {counted(count, one, several)}"
             + (f": {listed(classes)}" if classes else "")
             + (f"; {counted(none, 'node')} with none of them" if none else "")
             + (f"; {counted(unlabelled, 'node')} without a label" if unlabelled else "")
         )
+        self.report.notes.append(Usual(said))
 
     def _read_masks(self) -> dict[str, npt.NDArray[np.bool_]]:
         if self.options.split is None:
@@ -526,7 +535,8 @@ class NumberedNodes:
         found = read_split(self.duck, self._columns_for("split"), self._split)
         self.report.columns["split"] = self._split
         sizes = "/".join(f"{int(mask.sum()):,}" for mask in found.values())
-        self.report.notes.append(f"nodes: split in {self._split!r}: {sizes} train/val/test nodes")
+        said = f"nodes: split in {self._split!r}: {sizes} train/val/test nodes"
+        self.report.notes.append(Usual(said))
         return found
 
     def node_ids(self) -> Any:

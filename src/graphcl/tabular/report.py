@@ -93,7 +93,7 @@ class ColumnOutcome(NamedTuple):
 
 @dataclass
 class TableReport:
-    """What was found in the tables; `notes` are the lines that are shown to the user.
+    """What was found in the tables; `notes` are lines for the user, most of them `Usual`.
 
     `first` are the lines that are shown before all others: warnings, and what was guessed of ids
     and ends. `fates` say what became of each column of the node table, in the table's order.
@@ -116,6 +116,16 @@ class TableReport:
     preparation: Preparation | None = None
     types: dict[str, "TableReport"] = field(default_factory=dict)
     relations: dict[str, list[ColumnOutcome]] = field(default_factory=dict)
+
+    @property
+    def lines(self) -> list[str]:
+        """The notes; of a typed graph, first those on each type."""
+        types = [
+            line
+            for name, one in self.types.items()
+            for line in said_of(f"nodes {name}:", one.notes)
+        ]
+        return types + self.notes
 
     def to_json(self) -> dict[str, Any]:
         """Returns the report as JSON has it; the preparation is kept elsewhere."""
@@ -156,6 +166,18 @@ def outcomes(
         else:
             found.append(ColumnOutcome(name, roles.get(name, "left out")))
     return found
+
+
+class Usual(str):
+    """A line on tables that are as most are: which column was taken for what, and how.
+
+    It is said only to those who ask for all. Any other line says something that they should know.
+    """
+
+
+def said_of(head: str, lines: Iterable[str]) -> list[str]:
+    """Returns lines with what they are about before them: a type, or a relation."""
+    return [type(line)(f"{head} {line.removeprefix('nodes: ')}") for line in lines]
 
 
 def listed(names: Sequence[Any], most: int = 8) -> str:

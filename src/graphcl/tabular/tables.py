@@ -39,7 +39,7 @@ def open_tables(
 ) -> Iterator["Tables"]:
     """Opens tables, checks them and numbers the nodes; `on_step` gets the name of each step.
 
-    Before the first step it gets the line on what was guessed, if anything was.
+    It also gets what was guessed, as soon as that is known.
 
     Args:
         edges: a list of edges; of a typed graph, one beside those of `options.edges`, or None.
@@ -77,9 +77,8 @@ class Tables:
         self.name = table_name(next(iter(lists.values())))
         self._open(lists, given)
         ids, ends = self._guess()
-        line = table_columns.first_line(ids.values(), ends.values())
-        if line:
-            on_step(line)
+        if line := table_columns.first_line(ids.values(), ends.values()):
+            self._say_first(line, on_step)
         on_step("reading the edges")
         self._each_list(lambda one: one.load(ends[one.text], self.report))
         self._say_lists()
@@ -90,12 +89,23 @@ class Tables:
         self._say_lists()
         self._join_unknown()
         self._refuse()
-        joined = {one.text: one.guessed_types for one in self.lists} if self.typed else None
-        line = table_columns.first_line(ids.values(), ends.values(), joined)
-        self.report.first = [line] if line else []
         if self.typed:
             self._check_used()
+            joined = [
+                f"{found.name} joins {' → '.join(found.types)}"
+                for one in self.lists
+                for found in one.relations
+                if set(found.how) != {"given"} and found.types
+            ]
+            if joined:
+                said = option("edges", "FILE", of="SOURCE:NAME:TARGET")
+                self._say_first(f"guessed: {', '.join(joined)}; otherwise: {said}", on_step)
             self._add_missing()
+
+    def _say_first(self, line: str, on_step: Callable[[str], None]) -> None:
+        """Says at once what was guessed, as what comes next may take long."""
+        on_step(line)
+        self.report.first.append(line)
 
     @property
     def plain(self) -> NumberedNodes:

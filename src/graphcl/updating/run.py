@@ -25,6 +25,7 @@ from graphcl.estimator.fitted import Fitted, align
 from graphcl.estimator.fitting import retrain as train_on
 from graphcl.estimator.inference import embed_fitted
 from graphcl.evaluation.drift import measure_drift
+from graphcl.files.records import Answer
 from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
 from graphcl.runs import versions
@@ -47,8 +48,8 @@ from graphcl.updating.version import (
 )
 
 
-@dataclass(frozen=True)
-class Update:
+@dataclass(frozen=True, repr=False)
+class Update(Answer):
     """What an update did.
 
     Attributes:
@@ -71,6 +72,14 @@ class Update:
         """Returns the update as JSON has it."""
         shown = {"path": str(self.path), "removed_versions": list(self.removed)}
         return {**self.about, **shown, "drift": self.drift}
+
+    def columns(self) -> dict[str, Any]:
+        """Returns a row of counts: of nodes, of those embedded again, and of changes."""
+        counts = {name: self.about[name] for name in ("version", "nodes", "embedded")}
+        return {name: [one] for name, one in (counts | self.about["changes"]).items()}
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines)
 
 
 def update_run(
