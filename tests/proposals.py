@@ -470,7 +470,6 @@ REASONS = {
         "…: --vector-ids: …",
         "…: --vector-ids: … for …",
         "train: --checkpoint-every",
-        "contains trials",
         "--edges SOURCE:NAME",
         "bug: …",
     ),

@@ -112,10 +112,11 @@ def test_one_process_at_a_time(run):
 
 def test_lines_for_a_terminal(run):
     add(run, nodes=12, made="2024-05-06T07:08:09+00:00", retrained={"epochs": 2})
-    lines = [versions.describe(one) for one in versions.versions(run)]
-    assert lines[0].startswith("    0  as trained")
-    assert lines[1].startswith("*   1  2024-05-06 07:08:09")
-    assert lines[1].endswith("12 nodes  trained on")
+    head, first, second = versions.describe(versions.versions(run))
+    assert head.split() == ["version", "made", "MB", "nodes", "by"]
+    assert first.split() == ["0", "0.0", "training"]
+    wanted = ["*", "1", "2024-05-06", "07:08:09", "0.0", "12", "update,", "trained", "on"]
+    assert second.split() == wanted
 
 
 def test_a_folder_called_versions_makes_no_run_a_version(tmp_path):

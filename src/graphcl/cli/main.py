@@ -46,7 +46,7 @@ GROUPS = {
     },
     "Train": {
         "train": "Train an encoder on a graph, or another system with --method, and write a run.",
-        "tune": "Search for good hyperparameters and write a recipe.",
+        "tune": "Search for good hyperparameters with labels and write a recipe.",
         "evaluate": "Score a run by the probe: logistic regression on its frozen embeddings.",
     },
     "Use": {

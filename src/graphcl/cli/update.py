@@ -1,18 +1,24 @@
 """`graphcl update`: a run whose graph has changed; its versions, and the way back."""
 
 import sys
-from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from graphcl.cli.answers import RunArgument, open_run
-from graphcl.cli.options import DeviceOption, JsonOption, RunGraphOption, print_result
+from graphcl.cli.options import (
+    DeviceOption,
+    JsonOption,
+    RunGraphOption,
+    is_verbose,
+    print_result,
+)
 from graphcl.cli.table_options import takes_tables
 from graphcl.errors import require
 from graphcl.runs import versions as run_versions
 from graphcl.runs.nodes import plain_names
 from graphcl.tabular.options import TableOptions
+from graphcl.tabular.report import Usual
 
 _CHANGES, _VERSIONS = "What changes", "Versions"  # groups of options
 
@@ -113,7 +119,7 @@ def update(
         return
     if versions:
         found = asked.versions
-        text = "\n".join(run_versions.describe(one) for one in found)
+        text = "\n".join(run_versions.describe(found))
         listed = [one.to_json() for one in found]
         print_result({"run": str(root), "versions": listed}, text, as_json=as_json)
         return
@@ -128,10 +134,15 @@ def update(
         epochs=epochs,
         keep=keep,
         verbose=True,
-        on_note=partial(print, file=sys.stderr),
+        on_note=_note,
         **options,
     )
     print_result({"run": str(root), **done.to_json()}, "\n".join(done.lines), as_json=as_json)
+
+
+def _note(line: str) -> None:
+    if is_verbose() or not isinstance(line, Usual):
+        print(line, file=sys.stderr)
 
 
 def _tables(option: str, given: list[str] | None, plain: str | None) -> Any:

@@ -141,7 +141,9 @@ class CudaGraphStep:
         if key not in self._recorded:
             graph = torch.cuda.CUDAGraph()
             graph.register_generator_state(self._generator)
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            where: Any = {"pool": self._pool, "stream": self._stream}
+            # Other threads of the process may train meanwhile.
+            with torch.cuda.graph(graph, capture_error_mode="thread_local", **where):
                 result = self._step(batch)
             self._recorded[key] = graph, result  # at last: a failed recording is made again
         graph, result = self._recorded[key]

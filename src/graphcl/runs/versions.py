@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from graphcl.errors import RunError, counted, is_command
+from graphcl.errors import RunError, is_command
 from graphcl.files.atomic import remove_folder, whole_folder, write_whole
+from graphcl.files.records import aligned
 from graphcl.files.text import read_text
 from graphcl.runs import files as runs
 
@@ -202,14 +203,22 @@ def share_file(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def describe(version: Version) -> str:
-    """Returns a line about a version."""
-    made = str(version.about.get("made", "as trained"))[:19].replace("T", " ")
-    nodes = version.about.get("nodes")
-    sizes = f"  {counted(nodes, 'node')}" if isinstance(nodes, int) else ""
-    again = "  trained on" if version.about.get("retrained") else ""
-    mark = "*" if version.current else " "
-    return f"{mark} {version.number:3}  {made:19}  {version.bytes / 1e6:9,.1f} MB{sizes}{again}"
+def describe(found: Sequence[Version]) -> list[str]:
+    """Returns a table of versions, with a head; a star marks the one in use."""
+    rows = [["version", "made", "MB", "nodes", "by"]]
+    for one in found:
+        nodes = one.about.get("nodes")
+        made = "update" if one.number else "training"
+        rows.append(
+            [
+                f"{'*' if one.current else ' '} {one.number}",
+                str(one.about.get("made", ""))[:19].replace("T", " "),
+                f"{one.bytes / 1e6:,.1f}",
+                f"{nodes:,}" if isinstance(nodes, int) else "",
+                "update, trained on" if one.about.get("retrained") else made,
+            ]
+        )
+    return aligned(rows)
 
 
 def rollback(run: str | Path, version: int | None = None) -> int:
