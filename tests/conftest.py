@@ -28,6 +28,7 @@ from graphcl.kernels.neighbours import EdgeWeights
 from graphcl.recipes import Recipe
 from graphcl.recipes.recipe import recipe_keys
 from graphcl.topology import LocalTopology, SampledDirection
+from tests import interpreter
 
 ROOM = 600 * 2**20
 FUZZ = settings(
@@ -61,6 +62,11 @@ LONG = (
 
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.path.name not in LONG)
+
+
+def pytest_configure(config):
+    if config.getoption("numprocesses", None):
+        interpreter.start()  # once, for all workers
 
 
 def pytest_sessionfinish():
@@ -155,6 +161,12 @@ def two_threads():
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def forked(monkeypatch):
+    """Pythons that the test starts are processes of their own that have imported torch before."""
+    monkeypatch.setattr(sys, "executable", interpreter.warm())
 
 
 @pytest.fixture
