@@ -13,10 +13,19 @@ from typing import Any
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# What was compiled is kept, also where the environment says otherwise: hundreds of files of src and
+# of tests are imported by every worker and by processes that tests start.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import numpy as np
 import pytest
 import torch
+
+# Without a GPU, Triton's interpreter runs the kernels. It must be on before triton is imported.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+
 from hypothesis import HealthCheck, settings
 
 from graphcl.estimator import GraphCL
