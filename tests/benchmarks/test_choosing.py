@@ -105,7 +105,23 @@ def test_every_trial_is_a_recipe():
         load_recipe("default").replace(**values)
 
 
-def test_the_page_and_the_portfolio_are_those_of_the_rows():
+@pytest.fixture(scope="module")
+def judge():
+    """`criteria.judge`, which takes seconds, once for the same rows."""
+    judge, known = criteria.judge, {}
+
+    def remembered(found, of=criteria.CRITERIA):
+        key = id(found), tuple(of)
+        if key not in known:
+            known[key] = judge(found, of)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(criteria, "judge", remembered)
+        yield remembered
+
+
+def test_the_page_and_the_portfolio_are_those_of_the_rows(judge):
     page = criteria.PAGE.read_text()
     for text in (criteria.table(STUDY), criteria.today_table(TODAY)):
         assert text in page, "python -m benchmarks.choosing table --write"
@@ -114,14 +130,14 @@ def test_the_page_and_the_portfolio_are_those_of_the_rows():
     assert [one.name for one in load_portfolio()] == list(dict.fromkeys(["default", *order]))
 
 
-def test_the_choice_keeps_what_it_promises():
-    lines = {str(line["criterion"]): line for line in criteria.judge(STUDY)}
+def test_the_choice_keeps_what_it_promises(judge):
+    lines = {str(line["criterion"]): line for line in judge(STUDY)}
     search = list(lines.values())[-1]
     assert search["regret"] <= 0.75 * lines["always `default`"]["regret"]
     assert search["regret"] <= 0.2 * lines["always the first `default`"]["regret"]
     assert search["below"] <= search["graphs"] / 5
     assert search["collapsed"] == 0
-    first, former, _, search = criteria.judge(TODAY, criteria.OF_TODAY)
+    first, former, _, search = judge(TODAY, criteria.OF_TODAY)
     assert search["regret"] <= first["regret"]
     assert search["regret"] <= 0.2 * former["regret"]
     assert search["collapsed"] == 0
