@@ -29,16 +29,10 @@ from typing import Any, NoReturn
 
 FOLDER = "GRAPHCL_TESTS_WARM"  # a variable: all workers of a run share the program of one folder
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-PRELOADED = (
-    "graphcl.cli.train",
-    "graphcl.partitioned.inference",
-    "graphcl.serving.app",
-    "graphcl.training_run",
-    "torch.distributed.run",
-    "uvicorn",
-)
 PROGRAM = """#!{python} -IS
 import json, os, resource, signal, socket, sys
+if sys.argv[1:2] == ["-u"]:  # so says torchrun; what is written here is written by lines
+    del sys.argv[1]
 if sys.argv[1:2] not in (["-m"], ["-c"]):
     os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 passed_on = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
@@ -151,8 +145,9 @@ def become(words: list[str], folder: str, variables: dict[str, str], largest: li
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(variables)
+    encoding = variables.get("PYTHONIOENCODING", "utf-8")
     sys.stdin, sys.stdout, sys.stderr = (
-        open(place, mode, buffering=1, encoding="utf-8", closefd=False)  # noqa: SIM115
+        open(place, mode, buffering=1, encoding=encoding, closefd=False)  # noqa: SIM115
         for place, mode in enumerate(("r", "w", "w"))
     )
     sys.executable = str(Path(variables[FOLDER]) / "python")
@@ -173,9 +168,7 @@ def leave(code: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    for module in PRELOADED:
-        with suppress(ImportError):  # an extra that is not installed
-            importlib.import_module(module)
+    importlib.import_module("tests.preloaded")
     gc.freeze()  # what is loaded stays, and no fork goes through it
     given = call(socket.socket(fileno=int(sys.argv[1])))
     try:

@@ -315,7 +315,8 @@ graphcl.update("run", graph=graph, edges=edges, device="cpu")
 """
 
 
-@pytest.mark.parametrize("where", ["before the pointer", "while writing", "0.3"])
+@pytest.mark.usefixtures("forked")
+@pytest.mark.parametrize("where", ["before the pointer", "while writing", "0.1"])
 def test_killed_half_way_the_old_version_serves(place, where, graph):
     z = np.load("run/embeddings.npy")
     ended = subprocess.run([sys.executable, "-c", KILLED, where], check=False, timeout=120)
@@ -383,6 +384,7 @@ def test_the_graph_of_another_version_is_refused_by_number(tmp_path):
         graphcl.update(run, graph=stale, edges=pairs([(1, 301)]))
 
 
+@pytest.mark.usefixtures("forked")
 def test_two_processes_at_once_lose_nothing(place):
     """Each adds a node of its own, and tries again while the other is at it."""
     script = (
