@@ -144,7 +144,7 @@ def become(words: list[str], folder: str, variables: dict[str, str], largest: li
     resource.setrlimit(resource.RLIMIT_FSIZE, (largest[0], largest[1]))
     os.chdir(folder)
     os.environ.clear()
-    os.environ.update(variables)
+    os.environ.update(variables | ONE_THREAD)  # as the libraries were loaded
     encoding = variables.get("PYTHONIOENCODING", "utf-8")
     sys.stdin, sys.stdout, sys.stderr = (
         open(place, mode, buffering=1, encoding=encoding, closefd=False)  # noqa: SIM115
