@@ -13,10 +13,20 @@ from typing import Any
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# What was compiled is kept, also where the environment says otherwise: hundreds of files of src and
+# of tests are imported by every worker and by processes that tests start.
+if sys.dont_write_bytecode:
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import numpy as np
 import pytest
 import torch
+
+# Without a GPU, Triton's interpreter runs the kernels. It must be on before triton is imported.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+
 from hypothesis import HealthCheck, settings
 
 from graphcl.estimator import GraphCL
@@ -28,6 +38,7 @@ from graphcl.kernels.neighbours import EdgeWeights
 from graphcl.recipes import Recipe
 from graphcl.recipes.recipe import recipe_keys
 from graphcl.topology import LocalTopology, SampledDirection
+from tests import interpreter
 
 ROOM = 600 * 2**20
 FUZZ = settings(
@@ -61,6 +72,11 @@ LONG = (
 
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.path.name not in LONG)
+
+
+def pytest_configure(config):
+    if config.getoption("numprocesses", None):
+        interpreter.start()  # once, for all workers
 
 
 def pytest_sessionfinish():
@@ -155,6 +171,12 @@ def two_threads():
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def forked(monkeypatch):
+    """Pythons that the test starts are processes of their own that have imported torch before."""
+    monkeypatch.setattr(sys, "executable", interpreter.warm())
 
 
 @pytest.fixture

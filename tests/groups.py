@@ -57,9 +57,7 @@ def together(world, work):
 def _workers():
     """Processes that all tests of a run share: what they import and compile, they do once."""
     server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(
-        ["graphcl.training_run", "graphcl.partitioned.inference", __name__]
-    )
+    server.set_forkserver_preload(["tests.preloaded", __name__])
     with pytest.MonkeyPatch.context() as patch:  # libraries read these as they are loaded
         for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
             patch.setenv(name, "1")

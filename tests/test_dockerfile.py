@@ -8,6 +8,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from graphcl.cli.main import load_command
 from tests.cli.test_serve import TOKEN, Process, trained
 
@@ -88,6 +90,7 @@ def test_it_installs_what_the_project_asks_for():
     assert option.endswith("-r requirements.txt")
 
 
+@pytest.mark.usefixtures("forked")
 def test_its_commands_run_outside_docker(trained):
     program, command, model, *arguments = listed("ENTRYPOINT")
     assert (program, command, model) == ("graphcl", "serve", "/model")

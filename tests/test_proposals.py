@@ -4,6 +4,7 @@ import ast
 import re
 import shlex
 import shutil
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -59,48 +60,48 @@ def as_typed(node):
 
 def texts(tree):
     """Yields the strings of a module that are no docstrings; a value in an f-string is `…`."""
+    nodes = list(ast.walk(tree))
     documents = {
         node.body[0].value
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         and node.body
         and isinstance(node.body[0], ast.Expr)
     }
-    parts = [
-        part for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values
-    ]
+    parts = [part for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values]
     inside = {*parts, *(getattr(part, "value", None) for part in parts)}
     known = documents | inside
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.JoinedStr):
             shown = (
                 one.value if isinstance(one, ast.Constant) else as_typed(one.value) or "…"
                 for one in node.values
             )
-            yield node.lineno, "".join(map(str, shown))
+            yield "".join(map(str, shown))
         elif node not in known and as_typed(node):
-            yield node.lineno, as_typed(node)
+            yield as_typed(node)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in known:
-            yield node.lineno, node.value
+            yield node.value
 
 
+@cache
 def proposals():
-    """Yields every string of src that names a command, an option or a setting."""
-    for path in sorted(SOURCE.rglob("*.py")):
-        for line, text in texts(ast.parse(path.read_text(encoding="utf-8"))):
-            if re.search(NAMED, text):
-                yield pytest.param(path, text, id=f"{path.relative_to(SOURCE)}:{line}")
+    """Returns every string of src that names a command, an option or a setting; and its file."""
+    return [
+        (path, text)
+        for path in sorted(SOURCE.rglob("*.py"))
+        for text in texts(ast.parse(path.read_text(encoding="utf-8")))
+        if re.search(NAMED, text)
+    ]
 
 
-FOUND = list(proposals())
+def test_what_messages_name_exists():
+    assert len(proposals()) > 100
+    for path, text in proposals():
+        check_names(path, text)
 
 
-def test_there_are_proposals_to_check():
-    assert len(FOUND) > 100
-
-
-@pytest.mark.parametrize(("path", "text"), FOUND)
-def test_what_a_message_names_exists(path, text):
+def check_names(path, text):
     named = re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", text)
     known = set().union(*map(options_of, COMMANDS.values()))
     # A file of a command speaks of that command's options, unless it names another command.
@@ -233,7 +234,7 @@ def test_a_proposal_works_when_it_is_pasted(row, base, tmp_path, monkeypatch, ca
 def template(row):
     """Returns the string of src that a row is about: the shortest that contains its piece."""
     piece = getattr(row, "says", row)
-    return min((one.values[1] for one in FOUND if piece in one.values[1]), key=len)
+    return min((text for _, text in proposals() if piece in text), key=len)
 
 
 def drawn():
@@ -380,7 +381,7 @@ def fitting(start, texts):
 
 
 def test_every_proposal_is_run_or_listed():
-    texts = {one.values[1] for one in FOUND if " " in one.values[1]}
+    texts = {text for _, text in proposals() if " " in text}
     rest = texts - {template(row) for row in ROWS} - {template(one) for one in CALLS}
     listed = set()
     for reason, starts in REASONS.items():

@@ -22,6 +22,7 @@ QUICK = ["--set", "epochs=3", "--set", "dim=8"]
 FILES = sorted(
     [runs.CONFIG, runs.MODEL, runs.SCALING, runs.METRICS, runs.EMBEDDINGS, runs.RESULT, "nodes.npz"]
 )
+pytestmark = pytest.mark.usefixtures("forked")
 
 
 @pytest.fixture

@@ -34,8 +34,8 @@ from safetensors.numpy import load_file
 import graphcl
 from graphcl.cli.main import run
 from tests.groups import command
+from tests.interpreter import ONE_THREAD
 
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 OUTCOMES = Path(__file__).with_name("outcomes.json")
 RECIPES = ("citeseer", "cora", "default", "ppi", "ppi-wide", "pubmed", "reddit")
 ENCODERS = ("mean", "residual", "gcn", "sage", "gat", "gin")

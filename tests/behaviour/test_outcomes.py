@@ -1,14 +1,15 @@
 """Short trainings give what they gave when `outcomes.json` was recorded; see `record`."""
 
 import json
+import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.behaviour.record import OUTCOMES, combinations, covering, pairs
+from tests.interpreter import ONE_THREAD, warm
 
 ROOT = Path(__file__).parents[2]
 KNOWN = json.loads(OUTCOMES.read_text())
@@ -18,8 +19,10 @@ KNOWN = json.loads(OUTCOMES.read_text())
 def found(tmp_path_factory):
     """What this tree gives; in a process of its own, whose libraries all use one thread."""
     file = tmp_path_factory.mktemp("behaviour") / "found.json"
-    command = [sys.executable, "-m", "tests.behaviour.record", str(file)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    command = [warm(), "-m", "tests.behaviour.record", str(file)]
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | ONE_THREAD, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(file.read_text())
 

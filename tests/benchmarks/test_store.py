@@ -2,11 +2,14 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 from benchmarks import store
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_small_store_goes_through_every_stage(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)  # from which each stage starts its own process
     options = ["--folder", str(tmp_path), "--out", str(tmp_path / "rows.jsonl")]

@@ -14,6 +14,7 @@ from graphcl.research.rows import read
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize(
     ("arguments", "what", "count"),
     [

@@ -15,6 +15,7 @@ import typer
 from graphcl.cli.main import COMMANDS, GROUPS, load_command, run
 from graphcl.datasets import CATALOGUE
 from tests.cli.conftest import QUICK, call, fails
+from tests.interpreter import warm
 
 
 def test_json_is_one_object_on_stdout(folder, capsys):
@@ -134,7 +135,7 @@ def test_a_command_starts_quickly(folder):
 def test_output_that_cannot_be_encoded_does_not_end_a_command(folder):
     assert run(["train", "mine.npz", *QUICK, "--out", "run", "--quiet"]) == 0
     done = subprocess.run(
-        [sys.executable, "-m", "graphcl", "evaluate", "run", "--runs", "2"],
+        [warm(), "-m", "graphcl", "evaluate", "run", "--runs", "2"],
         env=os.environ | {"PYTHONIOENCODING": "ascii"},
         capture_output=True,
         text=True,

@@ -17,6 +17,7 @@ from graphcl.cli import processes
 from tests.cli.conftest import PARTS_CHANGES, weights
 from tests.conftest import random_graph
 from tests.groups import command, start_members
+from tests.interpreter import warm
 
 SETTINGS = {"epochs": 30, "dim": 8, "mode": "sampled", "batch_nodes": 8, "fan_out": 3}
 
@@ -47,10 +48,10 @@ def whole(tmp_path_factory):
     return weights(folder, "whole")
 
 
-def start(folder, module, *arguments, variables=None):
+def start(folder, module, *arguments, python, variables=None):
     quiet = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "TMPDIR": str(folder / "temporary")}
     return subprocess.Popen(
-        [sys.executable, "-m", *module, "train", *arguments],
+        [python, "-m", *module, "train", *arguments],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -85,7 +86,7 @@ def test_killed_twice_and_stopped_a_training_ends_as_if_nothing_had_happened(typ
     (folder / "temporary").mkdir()
     # --log is an option of ours, and torchrun has one that begins so.
     options = ("--out", "run", "--checkpoint-every", "1epochs", "--log", "csv", *PARTS_CHANGES)
-    process = start(folder, ("graphcl",), "t2", "--processes", "2", *options)
+    process = start(folder, ("graphcl",), "t2", "--processes", "2", *options, python=warm())
     wait_for(lambda: len(list(folder.glob("run.partial/checkpoint-*/complete.json"))) == 2, process)
     (pid,) = (folder / "temporary").glob("graphcl-*/pid-1")
     for _ in range(2):
@@ -119,10 +120,14 @@ def test_two_hosts_meet_and_survive_a_killed_worker(folder, whole):
     host = ("--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "3", *meet)
     module = ("torch.distributed.run", *host, "-m", "graphcl")
     options = ("--out", "run", "--checkpoint-every", "1epochs", "--resume")
-    own_store = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    # What torchrun calls; its own children are then found in /proc.
+    variables = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "PYTHON_EXEC": warm()}
     changes = [f"--set={key}={value}" for key, value in SETTINGS.items()]
     command = ("mine.npz", *options, *changes)
-    agents = [start(folder, module, *command, variables=own_store) for _ in range(2)]
+    agents = [
+        start(folder, module, *command, python=sys.executable, variables=variables)
+        for _ in range(2)
+    ]
     try:
         saved = folder / "run.partial"
         wait_for(lambda: len(list(saved.glob("checkpoint-*"))) == 2, *agents)
@@ -182,7 +187,7 @@ def test_a_worker_that_ends_on_purpose_is_not_restarted(tmp_path, monkeypatch):
 def test_sigterm_ends_any_command_with_130_and_a_word(folder):
     options = ["--method", "dgi", "--set", "epochs=10000000", "--set", "patience=10000000"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "graphcl", "train", "mine.npz", *options],
+        [warm(), "-m", "graphcl", "train", "mine.npz", *options],
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,

@@ -110,6 +110,7 @@ def test_bad_input_is_one_line(here, capsys, arguments, message):
     assert not (here / "reproduction").exists()
 
 
+@pytest.mark.usefixtures("forked")
 def test_ctrl_c_keeps_rows_and_the_same_command_goes_on(here):
     command = [sys.executable, "-m", "graphcl", "reproduce", "table2", "--datasets", "cora"]
     command += ["--methods", "random-encoder", "--set", "dim=4", "--runs"]

@@ -21,6 +21,7 @@ from tests.cli.conftest import call
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "0123456789abcdef-secret"
+pytestmark = pytest.mark.usefixtures("forked")
 
 
 @pytest.fixture(scope="module")
@@ -299,7 +300,11 @@ def test_no_run(tmp_path, capsys):
 @pytest.mark.parametrize("package", ["starlette", "uvicorn"])
 def test_the_extra_is_named_where_it_is_missing(trained, package):
     code = (
-        f"import sys; sys.modules[{package!r}] = None; from graphcl.cli.main import run; "
+        "import sys; from graphcl.cli.main import run\n"
+        f"given = ('graphcl.serving', {package + '.'!r})\n"
+        "for name in [one for one in sys.modules if one.startswith(given)]:\n"
+        "    del sys.modules[name]\n"
+        f"sys.modules[{package!r}] = None; "
         f"sys.exit(run(['serve', {str(trained)!r}, '--map', 'none']))"
     )
     done = call("-c", code)

@@ -1,11 +1,7 @@
-"""The fused means against plain tensor operations; the Triton kernel through its interpreter.
-
-The interpreter must be on before triton is first imported, so it gets its own process.
-"""
+"""The fused means against plain tensor operations; the Triton kernel through its interpreter."""
 
 import os
-import subprocess
-import sys
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -16,6 +12,7 @@ from graphcl.kernels.gather_mean import Draws, Family, gather_mean, gather_mean_
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 TRITON_DEVICE = "cpu" if INTERPRETED else "cuda"
+NEEDS_TRITON = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 
 
 def level(
@@ -184,17 +181,7 @@ def test_numbers_of_nodes_may_need_both_words():
     assert (out == 1).all()
 
 
-@pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="the kernel runs right here")
-def test_triton_under_the_interpreter():
-    pytest.importorskip("triton", reason="triton is not installed")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    command += ["-k", "test_triton_is or test_triton_and"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.skipif(not INTERPRETED and not torch.cuda.is_available(), reason="needs a GPU")
+@NEEDS_TRITON
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("own", "width"), [(False, 70), (True, 300)])
 @pytest.mark.parametrize("kind", KINDS)
@@ -222,7 +209,7 @@ def test_triton_is_the_reference(own, width, dtype, kind):
     assert torch.equal(ours.cpu() == 0, plain == 0)
 
 
-@pytest.mark.skipif(not INTERPRETED and not torch.cuda.is_available(), reason="needs a GPU")
+@NEEDS_TRITON
 def test_triton_and_far_nodes():
     from graphcl.kernels import gather_mean_triton
 
@@ -234,7 +221,7 @@ def test_triton_and_far_nodes():
     assert (out == 1).all()
 
 
-@pytest.mark.skipif(not INTERPRETED and not torch.cuda.is_available(), reason="needs a GPU")
+@NEEDS_TRITON
 def test_triton_and_edges_that_nobody_asked_for():
     from graphcl.kernels import gather_mean_triton
 

@@ -1,11 +1,9 @@
 """The GPU kernels of NT-Xent against a dense float64 reference: loss and gradient.
 
-On a GPU they run as compiled; elsewhere Triton's interpreter runs them on the CPU. It must be on
-before triton is first imported, and torch_geometric imports triton, so it gets its own process.
+On a GPU they run as compiled; elsewhere Triton's interpreter runs them on the CPU.
 """
 
 import os
-import subprocess
 import sys
 
 import pytest
@@ -23,11 +21,11 @@ from tests.losses.test_nt_xent import VIEWS, errors, exact, two_views
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
 PRECISIONS = ["bf16", "tf32", "float32"]
-SIZES = [(64, 64), (40, 513), (140, 96)]
+SIZES = [(64, 64), (40, 193), (140, 96)]  # tables are padded to units of 64 columns
 # Width and precision of shares. In bf16 one kernel is for narrow tables, of one or two units of
 # width, and others for wide ones; other precisions have the latter alone.
 SHARED = [(40, "bf16"), (100, "bf16"), (140, "bf16"), (100, "tf32"), (100, "float32")]
-SHARES = [(*how, *kind) for how in ((41, 3, 0.1), (41, 2, 0.01)) for kind in SHARED]
+SHARES = [(41, 3, 0.1, *kind) for kind in SHARED] + [(41, 2, 0.01, *kind) for kind in SHARED[::2]]
 SHARES += [(140, 2, 0.1, *kind) for kind in SHARED[1:3]]
 if not INTERPRETED:
     SIZES = [(m, d) for m in (64, 1_000, 20_000) for d in (64, 513, 6_144)] + [(1_000, 96)]
@@ -40,16 +38,6 @@ def bound(precision: str, temperature: float) -> float:
     """Returns the largest relative error that is promised."""
     wide = 5e-3 if temperature >= 0.07 else 2e-2
     return {"bf16": wide, "tf32": wide / 10, "float32": 1e-5}[precision]
-
-
-@pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="the kernels run right here")
-def test_under_the_interpreter():
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n0", __file__]
-    # One thread: the interpreter's products are small, and threads would wait for each other.
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    environment = {**os.environ, "TRITON_INTERPRET": "1", **threads}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def fused(h1: Tensor, h2: Tensor, temperature: float, precision: str) -> tuple[Tensor, ...]:
@@ -94,8 +82,6 @@ def shared(
 # The interpreter takes log2(0) for a row of which a cold tile holds no pair, as the GPU does.
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 class TestKernels:
-    __test__ = INTERPRETED or torch.cuda.is_available()
-
     @pytest.mark.parametrize(("num_nodes", "dim"), SIZES)
     def test_every_temperature_and_pair_of_views(self, num_nodes: int, dim: int):
         temperatures = [0.03, 0.07] if INTERPRETED else [0.03, 0.05, 0.07, 0.1, 0.2, 0.5, 1.0]
@@ -167,7 +153,7 @@ class TestKernels:
         assert max(errors(found, whole)) <= limit * (10 if temperature < 0.07 else 1)
 
     def test_shares_in_blocks(self, monkeypatch: pytest.MonkeyPatch):
-        h1, h2 = two_views(280, 70, 0.5, device=DEVICE)
+        h1, h2 = two_views(200, 70, 0.5, device=DEVICE)  # a tile of 128 rows for each view
         whole = fused(h1, h2, 0.1, "float32")
         monkeypatch.setattr(nt_xent_triton, "_SMALL_BLOCK", 256)
         assert max(errors(shared(h1, h2, 0.1, "float32", 2), whole)) <= 1e-5

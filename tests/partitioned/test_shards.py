@@ -136,6 +136,7 @@ def test_a_folder_is_named_after_what_it_holds():
     ]
 
 
+@pytest.mark.usefixtures("forked")
 def test_processes_that_were_started_one_by_one_find_each_other(made, here):
     """As on hosts of their own: no torchrun, ranks and the meeting place are in the environment."""
     words = [sys.executable, "-m", "graphcl", "embed", f"{made}/run", f"{made}/in-2"]

@@ -304,7 +304,8 @@ graphcl.Run("run", graph=graph, device="cpu").update(edges=edges)
 """
 
 
-@pytest.mark.parametrize("where", ["before the pointer", "while writing", "0.3"])
+@pytest.mark.usefixtures("forked")
+@pytest.mark.parametrize("where", ["before the pointer", "while writing", "0.1"])
 def test_killed_half_way_the_old_version_serves(place, where, graph):
     z = np.load("run/embeddings.npy")
     ended = subprocess.run([sys.executable, "-c", KILLED, where], check=False, timeout=120)
@@ -372,6 +373,7 @@ def test_the_graph_of_another_version_is_refused_by_number(tmp_path):
         graphcl.Run(run, graph=stale).update(edges=pairs([(1, 301)]))
 
 
+@pytest.mark.usefixtures("forked")
 def test_two_processes_at_once_lose_nothing(place):
     """Each adds a node of its own, and tries again while the other is at it."""
     script = (

@@ -48,7 +48,8 @@ class Interrupts:
         if self.asked or not self.patient:
             raise KeyboardInterrupt
         self.asked = True
-        print("\nsaving after this step; Ctrl-C again stops now", file=sys.stderr, flush=True)
+        # Not by `sys.stderr`: the signal may have come in the middle of a line that it writes.
+        os.write(2, b"\nsaving after this step; Ctrl-C again stops now\n")
 
 
 class Ending:
