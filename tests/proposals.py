@@ -470,6 +470,7 @@ REASONS = {
         "…: --vector-ids: …",
         "…: --vector-ids: … for …",
         "train: --checkpoint-every",
+        "…: contains trials",
         "--edges SOURCE:NAME",
         "bug: …",
     ),
