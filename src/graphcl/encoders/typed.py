@@ -157,7 +157,8 @@ class TypedEncoder(LayeredEncoder):
 
     def _mixed(self, number: int) -> Tensor:
         """Returns the matrices of relations that share a basis, ``[directions, in, out]``."""
-        bases, mix = _held(self.bases, number), self.coefficients[number]
+        bases = _held(self.bases, number)
+        mix: Tensor = self.coefficients[number]
         if mix.is_meta:  # sizes are counted; there, `stack` imports a compiler, which takes seconds
             return mix.new_empty(len(mix), *bases[0].shape)
         return torch.einsum("rb,bio->rio", mix, torch.stack(bases))
