@@ -132,8 +132,8 @@ def speed(folder: Path, number: int, shares: list[float]) -> Any:
         for step, before in enumerate((number, number + more)):
             new = tables(random, before, more, share)
             began, busy = time.perf_counter(), time.process_time()
-            given: Any = {"graph": None if step else graph, "device": "cpu", "keep": 2}
-            done = graphcl.Run(run).update(**given, **new)
+            trained_on = None if step else graph
+            done = graphcl.Run(run, graph=trained_on, device="cpu").update(keep=2, **new)
             seconds, busy = time.perf_counter() - began, time.process_time() - busy
             whole = Graph.open(done.path / "graph")
             whole.check()
