@@ -1,15 +1,15 @@
 """Labels and calibrated probabilities for nodes without a label, from those that have one."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from graphcl.answers.evidence import first_hop, gather_evidence
 from graphcl.answers.inputs import embeddings_of, graph_of, ids_of
 from graphcl.errors import GraphError, RunError, is_command, option, require
 from graphcl.evaluation.calibration import PredictionError, fit_calibrated, measure
-from graphcl.evaluation.probe import standardiser
 from graphcl.files.records import Answer
 from graphcl.graphs.collection import of_labelled_type
 from graphcl.graphs.nodes import Nodes
@@ -61,6 +61,8 @@ class Predictions(Answer):
         strength: C of the penalty with the largest weight in the probe's average.
         temperature: what its scores are divided by.
         test: the error on test nodes, whose labels were hidden; None if none were.
+        evidence: what the predictions rest on, and how much on each; see
+            `graphcl.answers.evidence`.
     """
 
     rows: Array
@@ -74,6 +76,7 @@ class Predictions(Answer):
     strength: float
     temperature: float
     test: PredictionError | None = None
+    evidence: dict[str, float] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -128,10 +131,11 @@ def predict(
 ) -> Predictions:
     """Returns labels and calibrated probabilities of nodes, learned from the labelled ones.
 
-    The probe is logistic regression on frozen embeddings, averaged over penalties. Their weights
-    and the temperatures of the probabilities follow from the likelihood of labelled nodes that were
-    held out in turn, and `Predictions.error` is measured on these. Labels never change the
-    embeddings.
+    The probe is logistic regression on frozen embeddings and, if there is a graph, on the columns
+    of nodes and of their neighbours: see `graphcl.answers.evidence`. It is averaged over these and
+    over penalties. Their weights and the temperatures of the probabilities follow from the
+    likelihood of labelled nodes that were held out in turn, and `Predictions.error` is measured on
+    these. Labels never change the embeddings.
 
     Args:
         source: embeddings ``[num_nodes, dim]``; a fitted model, which then embeds `graph`; or the
@@ -153,6 +157,8 @@ def predict(
     """
     require(nodes in NODES, "predict", "nodes", " or ".join(NODES), nodes)
     source, graph = of_labelled_type(source, graph_of(graph), "predict")
+    recipe = getattr(source, "recipe_", None)
+    columns = None if recipe is None else first_hop(vars(recipe), graph.num_features)
     z = embeddings_of(source, graph, "predict")
     ids = ids_of(graph, z)
     if labels is None:
@@ -162,7 +168,7 @@ def predict(
         known = known_labels(graph.y, ids, names)
     else:
         known = labels if isinstance(labels, KnownLabels) else known_labels(labels, ids)
-    return predict_known(z, ids, known, nodes=nodes, seed=seed)
+    return predict_known(z, ids, known, nodes=nodes, seed=seed, graph=graph, columns=columns)
 
 
 def predict_nodes(
@@ -175,6 +181,8 @@ def predict_nodes(
     seed: int = 0,
     name: str,
     hint: str = "",
+    graph: Any = None,
+    columns: slice | None = None,
 ) -> Predictions:
     """Returns `predict` of what a run keeps, which may hide the labels of test nodes.
 
@@ -188,6 +196,8 @@ def predict_nodes(
         seed: decides the folds.
         name: the run, for messages.
         hint: where else labels may come from.
+        graph: the graph, or the nodes of its type with their columns; None if it cannot be had.
+        columns: of the embedding, those of its first hop.
 
     Raises:
         RunError: there are no labels, none to predict, or no split to learn from.
@@ -201,29 +211,38 @@ def predict_nodes(
         raise RunError(f"{name}: {some}{hint}")
     given = own.y.astype(np.int64) if labels is None and own.y is not None else labels
     truth = known_labels(given, own.ids, own.class_names if labels is None else ())
-    split = own.split_codes
+    split, more = own.split_codes, {"graph": graph, "columns": columns}
     if learn == "train":
         if split is None:
             raise RunError(
                 f"{name}: has no split; {option('learn', 'train')} needs train and test nodes"
             )
         known = truth.only(np.isin(split, (1, 2)))
-        found = predict_known(z, own.ids, known, nodes=nodes, seed=seed)
+        found = predict_known(z, own.ids, known, nodes=nodes, seed=seed, **more)
         return replace(found, test=found.score(truth))
     if truth.known.all() and nodes != "all":
         too = "--all predicts them too" if is_command() else "nodes='all' predicts them too"
         hide = f"; {option('learn', 'train')} hides those of test nodes"
         hide = hide if split is not None else ""
         raise RunError(f"{name}: all {len(z):,} nodes have a label; {too}{hide}")
-    return predict_known(z, own.ids, truth, nodes=nodes, seed=seed)
+    return predict_known(z, own.ids, truth, nodes=nodes, seed=seed, **more)
 
 
 def predict_known(
-    z: Any, ids: Any, known: KnownLabels, *, nodes: str = "unlabelled", seed: int = 0
+    z: Any,
+    ids: Any,
+    known: KnownLabels,
+    *,
+    nodes: str = "unlabelled",
+    seed: int = 0,
+    graph: Any = None,
+    columns: slice | None = None,
 ) -> Predictions:
     """Returns `predict` from labels that are prepared already.
 
-    Of embeddings in shards, those of the labelled nodes and one block of the others are in memory.
+    The graph, or the nodes of a type, have own columns to look at; `columns` are those of the
+    embedding that hold its first hop. Of embeddings in shards, those of the labelled nodes and one
+    block of the others are in memory.
     """
     if not known.known.any():
         raise GraphError("predict: no node has a label")
@@ -232,17 +251,18 @@ def predict_known(
             f"predict: all {len(z):,} nodes have a label; hide some, or ask for all nodes"
         )
     labelled = np.flatnonzero(known.known)
+    evidence = gather_evidence(z, labelled, graph=graph, first_hop=columns)
     probe = fit_calibrated(
-        np.asarray(z[labelled]),
+        evidence.take(labelled),
         known.targets[labelled],
         several=known.several,
         seed=seed,
-        standard=standardiser(z),
+        standard=evidence.standard,
         names=ids[labelled],
     )
     rows = np.arange(len(z)) if nodes == "all" else np.flatnonzero(~known.known)
     starts = range(0, max(1, len(rows)), _BLOCK)
-    blocks = [probe.probabilities(z[rows[start : start + _BLOCK]]) for start in starts]
+    blocks = [probe.probabilities(evidence.take(rows[start : start + _BLOCK])) for start in starts]
     probabilities = np.concatenate(blocks)
     if nodes == "all":
         there = ~np.isnan(probe.held_out).any(axis=1)
@@ -259,6 +279,7 @@ def predict_known(
         labelled=tuple(counts.tolist()),
         strength=probe.strength,
         temperature=probe.temperature,
+        evidence=probe.weights,
     )
 
 

@@ -11,19 +11,22 @@ with the classes' shares π of the labelled nodes: the temperature T (Guo et al.
 sharpens what embeddings say, not how frequent classes are. Several labels per node have a sigmoid
 and odds instead.
 
-From ten nodes, neither strength nor temperature can be known, and the best of many is best by
-chance. So none is chosen: probabilities are averaged over strengths, weighted by the likelihood of
-the held-out labels. A temperature is stated as the mean confidence that it leads to if all classes
-are equally frequent. Every confidence is equally credible beforehand; T is that of the mean
-afterwards. Of two classes, ten right answers of ten lead to a confidence of about 11/12. The
-regressions are then fitted on all labelled nodes.
+There may be several *inputs*, each a table of the same nodes: embeddings, own columns, means of
+neighbours. Regressions are fitted to each.
+
+From ten nodes, neither input nor strength nor temperature can be known, and the best of many is
+best by chance. So none is chosen: probabilities are averaged over inputs and strengths, weighted by
+the likelihood of the held-out labels. A temperature is stated as the mean confidence that it leads
+to if all classes are equally frequent. Every confidence is equally credible beforehand; T is that
+of the mean afterwards. Of two classes, ten right answers of ten lead to a confidence of about
+11/12. The regressions are then fitted on all labelled nodes.
 
 The error that is reported is that of the folds. A fold's shares, weights and temperatures come from
 regressions, and from scores of other nodes, that were fitted without it: its labels take no part in
 anything by which its nodes are scored. The division into folds alone looks at all labels.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -42,6 +45,7 @@ from graphcl.evaluation.probe import check_embeddings, f1, standardiser, within_
 from graphcl.files.records import Answer
 
 Array = npt.NDArray[Any]
+Inputs = Array | Mapping[str, Array]  # embeddings, or several tables of the same nodes by name
 _Part = tuple[Array, Array]  # train nodes, and the test nodes that they score
 BINS = 10
 FOLDS = 5
@@ -61,11 +65,21 @@ _VALUES = 1 << 24  # inputs and outputs of regressions that are fitted at once, 
 
 @dataclass(frozen=True)
 class Term:
-    """A part of the average: a strength, by its place in `STRENGTHS`."""
+    """A part of the average: an input and a strength. The place counts strengths, per input."""
 
     place: int
     temperature: float
     weight: float
+
+    @property
+    def input(self) -> int:
+        """The number of the input."""
+        return self.place // len(STRENGTHS)
+
+    @property
+    def strength(self) -> float:
+        """C of the penalty."""
+        return float(STRENGTHS[self.place % len(STRENGTHS)])
 
 
 _UNKNOWN = [Term(STRENGTHS.index(0.01), 1.0, 1.0)]  # where no held-out label tells
@@ -73,19 +87,19 @@ _UNKNOWN = [Term(STRENGTHS.index(0.01), 1.0, 1.0)]  # where no held-out label te
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """Scores of held-out nodes for every strength; a node has a row per division into folds."""
+    """Scores of held-out nodes for every input and strength; a node has a row per division."""
 
     rows: Array  # the labelled node of each row
     part: Array  # the number of the regression that was fitted without it
     folds: int
-    scores: Array  # [strengths, rows, outputs]
+    scores: Array  # [inputs · strengths, rows, outputs]
     targets: Array  # [rows, outputs]
     shares: Array  # [rows, outputs]: log, of the nodes that the row's regression was fitted to
     several: bool
 
     @cached_property
     def temperatures(self) -> Array:
-        """Those that lead to the levels of confidence, ``[strengths, levels]``.
+        """Those that lead to the levels of confidence, ``[inputs · strengths, levels]``.
 
         It is the mean confidence if all classes were equally frequent, so it falls with the
         temperature: level 0 is chance, level 1 certainty.
@@ -101,7 +115,7 @@ class HeldOut:
 
     @cached_property
     def losses(self) -> Array:
-        """−log p of what is true, in each row, ``[strengths, levels, rows]``."""
+        """−log p of what is true, in each row, ``[inputs · strengths, levels, rows]``."""
         found: Array = np.empty((*self.temperatures.shape, len(self.rows)), np.float32)
         for level in range(self.temperatures.shape[1]):
             one = self.temperatures[:, level, None, None]
@@ -110,7 +124,7 @@ class HeldOut:
         return found
 
     def choose(self) -> list[Term]:
-        """Returns strengths with their weights and temperatures, by the labels of the rows."""
+        """Returns inputs and strengths with weights and temperatures, by the labels of the rows."""
         from scipy.interpolate import PchipInterpolator
 
         _, node, times = np.unique(self.rows, return_inverse=True, return_counts=True)
@@ -165,10 +179,11 @@ class PredictionError(Answer):
 
 @dataclass(frozen=True, eq=False)
 class CalibratedProbe:
-    """Logistic regressions with temperatures, averaged over strengths of the penalty.
+    """Logistic regressions with temperatures, averaged over inputs and strengths of the penalty.
 
     Attributes:
         several: whether a node may have several labels; otherwise classes exclude each other.
+        weights: how much each input counts, by its name; together 1.
         strength: C of the penalty that has the largest weight.
         temperature: what its scores are divided by; above 1 makes probabilities more cautious.
         error: measured on folds; None if there were too few labels for that.
@@ -177,70 +192,98 @@ class CalibratedProbe:
     """
 
     several: bool
+    weights: dict[str, float]
     strength: float
     temperature: float
     error: PredictionError | None
     held_out: Array
-    _fitted: Fitted
+    _fitted: dict[int, Fitted]  # by the number of the input; those without weight are not kept
     _terms: list[Term]
     _shares: Array
-    _prepare: Callable[[Array], Array]
+    _prepare: list[Callable[[Array], Array]]
 
-    def probabilities(self, z: Array) -> Array:
-        """Returns the probability of every class or label, float32 ``[rows, outputs]``."""
-        blocks = [z[start : start + _BLOCK] for start in range(0, len(z), _BLOCK)]
-        scores = (_scores(self._fitted, self._prepare(block)) for block in blocks)
-        found = [average(self._terms, one, self._shares, self.several) for one in scores]
+    def probabilities(self, inputs: Inputs) -> Array:
+        """Returns the probability of every class or label, float32 ``[rows, outputs]``.
+
+        Args:
+            inputs: rows of the tables that the probe was fitted to, in their order.
+        """
+        tables, count = _tables(inputs), len(STRENGTHS)
+        found = []
+        for start in range(0, len(tables[0]), _BLOCK):
+            block = [table[start : start + _BLOCK] for table in tables]
+            scores: Array = np.zeros((len(tables) * count, len(block[0]), self.held_out.shape[1]))
+            for number, fitted in self._fitted.items():
+                own = _scores(fitted, self._prepare[number](block[number]))
+                scores[number * count : (number + 1) * count] = own
+            found.append(average(self._terms, scores, self._shares, self.several))
         wide = self.held_out.shape[1]
         return np.concatenate([np.zeros((0, wide)), *found]).astype(np.float32)
 
 
 def fit_calibrated(
-    z: Array,
+    inputs: Inputs,
     targets: Array,
     *,
     several: bool,
     seed: int = 0,
-    standard: Callable[[Array], Array] | None = None,
+    standard: Callable[[Array], Array] | Mapping[str, Callable[[Array], Array]] | None = None,
     names: Any = None,
 ) -> CalibratedProbe:
     """Fits a probe on labelled nodes and measures its error on folds of them.
 
     Args:
-        z: embeddings of the labelled nodes, ``[labelled, dim]``.
+        inputs: embeddings of the labelled nodes, ``[labelled, dim]``; or several tables of them, by
+            name.
         targets: 0/1 ``[labelled, outputs]``; without `several`, one 1 in each row.
         several: whether a node may have several labels.
         seed: decides the folds.
         standard: standardises rows, by all nodes where they are known: ten do not tell a column's
-            deviation. (default: by `z`)
+            deviation; of several inputs, for each. (default: by `inputs`)
         names: ids of the nodes: folds are drawn in their order, so that those of a node do not
             depend on its row. (default: in the order of rows)
 
     Raises:
         GraphError: there is nothing to tell apart, or an embedding is not finite.
     """
-    check_embeddings(z)
-    order = np.arange(len(z)) if names is None else _ascending(names)
-    z, targets = z[order], targets[order]
+    labels = list(inputs) if isinstance(inputs, Mapping) else ["embeddings"]
+    order = np.arange(len(targets)) if names is None else _ascending(names)
+    tables, targets = [table[order] for table in _tables(inputs)], targets[order]
+    for table in tables:
+        check_embeddings(table)
     counts = targets.sum(axis=0)
-    varied = ((counts > 0) & (counts < len(z))).sum()
+    varied = ((counts > 0) & (counts < len(targets))).sum()
     if varied < (1 if several else 2):
         what = "label that some nodes have and others lack" if several else "second class"
         raise GraphError(f"predict: the labelled nodes hold no {what}")
-    prepare = within_span(z, standard or standardiser(z))
-    rows, shares = prepare(z), log_shares(targets, several)
+    how = standard if isinstance(standard, Mapping) else dict.fromkeys(labels, standard)
+    prepare = [
+        within_span(table, how[name] or standardiser(table))
+        for name, table in zip(labels, tables, strict=True)
+    ]
+    rows = [one(table) for one, table in zip(prepare, tables, strict=True)]
+    shares = log_shares(targets, several)
     held, each = _hold_out(rows, targets, several, np.random.default_rng(seed))
     terms, error = held.choose() if held is not None else _UNKNOWN, None
     held_out = np.full(targets.shape, np.nan)
     if held is not None:
-        error, ordered = _judge(held, each, len(z))
+        error, ordered = _judge(held, each, len(targets))
         held_out = np.empty_like(ordered)
         held_out[order] = ordered
-    problem = (_tensor(rows), _tensor(targets))
-    fitted = fit_logistic_batch([problem], STRENGTHS, softmax=not several)[0]
+    fitted = {}
+    for number in sorted({term.input for term in terms}):
+        problem = (_tensor(rows[number]), _tensor(targets))
+        fitted[number] = fit_logistic_batch([problem], STRENGTHS, softmax=not several)[0]
     best = max(terms, key=lambda term: term.weight)
-    chosen = (STRENGTHS[best.place], best.temperature, error, held_out)
+    total, weights = sum(term.weight for term in terms), dict.fromkeys(labels, 0.0)
+    for term in terms:
+        weights[labels[term.input]] += term.weight / total
+    chosen = (weights, best.strength, best.temperature, error, held_out)
     return CalibratedProbe(several, *chosen, fitted, terms, shares, prepare)
+
+
+def _tables(inputs: Inputs) -> list[Array]:
+    return list(inputs.values()) if isinstance(inputs, Mapping) else [inputs]
 
 
 def _ascending(names: Any) -> Array:
@@ -271,7 +314,7 @@ def _judge(held: HeldOut, each: list[list[Term]], labelled: int) -> tuple[Predic
 
 
 def _hold_out(
-    z: Array, targets: Array, several: bool, random: np.random.Generator
+    tables: list[Array], targets: Array, several: bool, random: np.random.Generator
 ) -> tuple[HeldOut | None, list[list[Term]]]:
     """Returns held-out scores, and for each part the terms that are chosen without its nodes.
 
@@ -285,7 +328,7 @@ def _hold_out(
         return None, []
     if len(testable) > MOST_TESTED:
         testable = np.sort(random.choice(testable, MOST_TESTED, replace=False))
-    always = np.setdiff1d(np.arange(len(z)), testable)[:MOST_TESTED]
+    always = np.setdiff1d(np.arange(len(targets)), testable)[:MOST_TESTED]
     few = len(testable) <= FEW_NODES
     most, fits, near = (MORE_FOLDS, FITS, NEAR) if few else (FOLDS, FEWER_FITS, NEARER)
     folds = int(np.clip(np.median(counts[kinds[testable]]), 2, min(most, len(testable))))
@@ -308,7 +351,9 @@ def _hold_out(
                     pairs.append((one, other, (train, both)))
     if not parts:
         return None, []
-    scores = _score_parts(z, targets, [*parts, *(pair for _, _, pair in pairs)], several)
+    every = [*parts, *(pair for _, _, pair in pairs)]
+    of_each = [_score_parts(table, targets, every, several) for table in tables]
+    scores = [np.concatenate(some) for some in zip(*of_each, strict=True)]
     held = _gather(parts, scores[: len(parts)], targets, folds, several)
     inner: list[tuple[list[_Part], list[Array]]] = [([], []) for _ in parts]
     for (one, other, (train, both)), found in zip(pairs, scores[len(parts) :], strict=True):
@@ -453,7 +498,7 @@ def _tempered(scores: Array, temperature: Any, shares: Array) -> Array:
 
 
 def average(terms: list[Term], scores: Array, shares: Array, several: bool) -> Array:
-    """Returns the weighted mean of probabilities; scores are ``[strengths, rows, outputs]``."""
+    """Returns the mean of probabilities by weight; scores are ``[places, rows, outputs]``."""
     total = sum(term.weight for term in terms)
     found: Array = np.zeros(scores.shape[1:])
     for term in terms:

@@ -1,0 +1,149 @@
+"""What a prediction may rest on: the embedding, its first hop, and the columns of nodes themselves.
+
+Embeddings serve every question, so none of them is the best for one. With few labels, a regression
+on a node's own words may be better than one on the whole embedding, or one on the words of its
+neighbours' neighbours. `graphcl.evaluation.calibration` weighs such tables by held-out labels; here
+they are made. No label takes part.
+
+Columns are looked at in two ways: as they are, with every row scaled to length 1, as words are; and
+with every column scaled to one size. Many columns are turned into few: the regression's penalty
+keeps its weights in the span of the labelled rows, so a basis of that is exact, and its
+`MOST_COLUMNS` largest directions are enough.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+
+from graphcl.evaluation.probe import standardiser
+from graphcl.graphs.graph import Graph
+
+Array = npt.NDArray[Any]
+MOST_COLUMNS = 512  # of a table that is made of columns of nodes
+MOST_ROWS = 2000  # labelled nodes whose columns span it
+MOST_BYTES = 1 << 30  # of such a table; without it, the embedding has to do
+EMBEDDING, UNSCALED, FIRST_HOP = "embedding", "embedding, unscaled", "one hop of the embedding"
+OWN, OWN_SCALED, NEIGHBOURS = "own columns", "own columns, scaled", "columns two hops away"
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """Tables of the same nodes, and what becomes of their rows before a regression."""
+
+    tables: Mapping[str, Any]  # [nodes, columns] each
+    standard: Mapping[str, Callable[[Array], Array]]
+
+    def take(self, rows: Any) -> dict[str, Array]:
+        """Returns rows of every table."""
+        return {name: np.asarray(table[rows]) for name, table in self.tables.items()}
+
+
+def gather_evidence(
+    z: Any, labelled: Array, *, graph: Any = None, first_hop: slice | None = None
+) -> Evidence:
+    """Returns the tables that a prediction may rest on.
+
+    Args:
+        z: embeddings of all nodes; those in shards stay on disk, and are all there is.
+        labelled: the numbers of the labelled nodes.
+        graph: the graph, or the nodes of a type. None: embeddings alone.
+        first_hop: the columns of the embedding that hold its first hop.
+    """
+    tables: dict[str, Any] = {EMBEDDING: z}
+    standard: dict[str, Callable[[Array], Array]] = {EMBEDDING: standardiser(z)}
+    if isinstance(z, np.ndarray):
+        tables[UNSCALED] = z
+        standard[UNSCALED] = _one_scale(z)
+        if first_hop is not None:
+            tables[FIRST_HOP] = z[:, first_hop]
+            standard[FIRST_HOP] = standardiser(z[:, first_hop])
+        x: Any = getattr(graph, "x", None)
+        wide = min(MOST_COLUMNS, len(labelled))
+        if _is_usable(x) and x.shape[0] * wide * 4 <= MOST_BYTES:
+            unit, size = _unit_rows(x), float(np.sqrt(z.shape[1]))
+            own = {OWN: unit, OWN_SCALED: _unit_columns(x)}
+            made = {name: _spanned(some, labelled, size) for name, some in own.items()}
+            if isinstance(graph, Graph) and graph.is_plain and graph.num_edges:
+                made[NEIGHBOURS] = _spanned(unit, labelled, size, _means(graph))
+            tables |= made
+            standard |= dict.fromkeys(made, _as_they_are)
+    return Evidence(tables, standard)
+
+
+def _is_usable(x: Any) -> bool:
+    table = isinstance(x, np.ndarray) or scipy.sparse.issparse(x)
+    return bool(table) and min(x.shape) > 0
+
+
+def _as_they_are(rows: Array) -> Array:
+    return rows
+
+
+def _one_scale(z: Array) -> Callable[[Array], Array]:
+    """Returns what brings rows to mean 0 and one size, that of as many standardised columns."""
+    some = np.asarray(z[:: max(1, len(z) // 20_000)], dtype=np.float64)
+    mean = some.mean(axis=0)
+    spread = float(np.square(some - mean).mean()) ** 0.5
+    return lambda rows: (rows - mean) / max(spread, 1e-12)
+
+
+def _unit_rows(x: Any) -> Any:
+    if not scipy.sparse.issparse(x):
+        return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+    lengths = np.asarray(x.multiply(x).sum(axis=1)).ravel() ** 0.5
+    return (scipy.sparse.diags_array(1 / np.maximum(lengths, 1e-12)) @ x).tocsr()
+
+
+def _unit_columns(x: Any) -> Any:
+    if not scipy.sparse.issparse(x):
+        centred = x - x.mean(axis=0)
+        return centred / np.maximum(x.std(axis=0), 1e-12)
+    mean, squares = (np.asarray(one.mean(axis=0)).ravel() for one in (x, x.multiply(x)))
+    scale = 1 / np.sqrt(np.maximum(squares - mean**2, 1e-12))
+    return (x @ scipy.sparse.diags_array(np.where(squares > 0, scale, 0))).tocsr()
+
+
+def _means(graph: Graph) -> Any:
+    """Returns the matrix that takes the mean over neighbours."""
+    relation = graph.only_relation
+    degrees = np.diff(relation.indptr)
+    shares = np.repeat(1 / np.maximum(degrees, 1), degrees).astype(np.float32)
+    shape = (graph.num_nodes, graph.num_nodes)
+    return scipy.sparse.csr_array((shares, relation.indices, relation.indptr), shape=shape)
+
+
+def _spanned(x: Any, labelled: Array, size: float, means: Any = None) -> Array:
+    """Returns rows in a basis of the labelled ones, of the mean length `size`.
+
+    With `means`, the rows are means of means over neighbours. They are taken of few columns: the
+    basis comes first.
+    """
+    some = labelled[np.linspace(0, len(labelled) - 1, min(len(labelled), MOST_ROWS)).astype(int)]
+    spanning = x[some] if means is None else (means[some] @ means) @ x
+    inner = spanning @ spanning.T
+    inner = np.asarray(inner.todense() if scipy.sparse.issparse(inner) else inner, np.float64)
+    strength, directions = np.linalg.eigh((inner + inner.T) / 2)
+    kept = np.argsort(-strength)[:MOST_COLUMNS]
+    kept = kept[strength[kept] > 1e-6 * max(strength.max(), 1e-300)]
+    basis = np.asarray(spanning.T @ (directions[:, kept] / np.sqrt(strength[kept])))
+    table = np.asarray(x @ basis, np.float32)
+    if means is not None:
+        table = means @ (means @ table)
+    squares: Array = np.einsum("nk,nk->n", table, table, dtype=np.float64)
+    found: Array = (table * (size / max(float(squares.mean()) ** 0.5, 1e-12))).astype(np.float32)
+    return found
+
+
+def first_hop(recipe: Mapping[str, Any], num_features: int) -> slice | None:
+    """Returns the columns of an embedding that hold its first hop; None if no columns do."""
+    from graphcl.encoders.side_by_side import divide_columns
+
+    if not recipe.get("side_by_side"):
+        return None
+    names: Sequence[str] = ("dim", "layers", "side_by_side", "own_features", "repeat_own")
+    own, widths = divide_columns(num_features, **{name: recipe[name] for name in names})
+    return slice(own, own + widths[0])
