@@ -25,21 +25,43 @@ from graphcl.graphs.graph import Graph
 Array = npt.NDArray[Any]
 MOST_COLUMNS = 512  # of a table that is made of columns of nodes
 MOST_ROWS = 2000  # labelled nodes whose columns span it
-MOST_BYTES = 1 << 30  # of such a table; without it, the embedding has to do
+MOST_BYTES = 1 << 28  # of such a table; without it, the embedding has to do
 EMBEDDING, UNSCALED, FIRST_HOP = "embedding", "embedding, unscaled", "one hop of the embedding"
 OWN, OWN_SCALED, NEIGHBOURS = "own columns", "own columns, scaled", "columns two hops away"
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Tables of the same nodes, and what becomes of their rows before a regression."""
+    """Tables of the same nodes, and what becomes of their rows before a regression.
 
-    tables: Mapping[str, Any]  # [nodes, columns] each
+    Attributes:
+        tables: ``[nodes, columns]`` each, by name.
+        standard: what standardises rows of each.
+        columns: of those tables that were made of columns of nodes: how.
+        first_hop: the columns of the embedding that hold its first hop.
+    """
+
+    tables: Mapping[str, Any]
     standard: Mapping[str, Callable[[Array], Array]]
+    columns: Mapping[str, "Columns"]
+    first_hop: slice | None = None
 
     def take(self, rows: Any) -> dict[str, Array]:
         """Returns rows of every table."""
         return {name: np.asarray(table[rows]) for name, table in self.tables.items()}
+
+    def of_new(self, z: Array, x: Array, neighbours: Sequence[Array]) -> dict[str, Array]:
+        """Returns the rows of nodes that the graph does not have.
+
+        Args:
+            z: their embeddings.
+            x: their features.
+            neighbours: the rows of the neighbours of each.
+        """
+        found = {EMBEDDING: z, UNSCALED: z}
+        found |= {} if self.first_hop is None else {FIRST_HOP: z[:, self.first_hop]}
+        made = {name: one.of_new(x, neighbours) for name, one in self.columns.items()}
+        return {name: (found | made)[name] for name in self.tables}
 
 
 def gather_evidence(
@@ -55,6 +77,7 @@ def gather_evidence(
     """
     tables: dict[str, Any] = {EMBEDDING: z}
     standard: dict[str, Callable[[Array], Array]] = {EMBEDDING: standardiser(z)}
+    columns: dict[str, Columns] = {}
     if isinstance(z, np.ndarray):
         tables[UNSCALED] = z
         standard[UNSCALED] = _one_scale(z)
@@ -64,14 +87,74 @@ def gather_evidence(
         x: Any = getattr(graph, "x", None)
         wide = min(MOST_COLUMNS, len(labelled))
         if _is_usable(x) and x.shape[0] * wide * 4 <= MOST_BYTES:
-            unit, size = _unit_rows(x), float(np.sqrt(z.shape[1]))
-            own = {OWN: unit, OWN_SCALED: _unit_columns(x)}
-            made = {name: _spanned(some, labelled, size) for name, some in own.items()}
+            size = float(np.sqrt(z.shape[1]))
+            columns[OWN] = Columns.of(x, _unit_rows, labelled, size)
+            columns[OWN_SCALED] = Columns.of(x, _unit_columns(x), labelled, size)
             if isinstance(graph, Graph) and graph.is_plain and graph.num_edges:
-                made[NEIGHBOURS] = _spanned(unit, labelled, size, _means(graph))
-            tables |= made
-            standard |= dict.fromkeys(made, _as_they_are)
-    return Evidence(tables, standard)
+                columns[NEIGHBOURS] = Columns.of(x, _unit_rows, labelled, size, _means(graph))
+            tables |= {name: one.table for name, one in columns.items()}
+            standard |= dict.fromkeys(columns, _as_they_are)
+    return Evidence(tables, standard, columns, first_hop)
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """A table that is made of columns of nodes, in a basis of the labelled rows.
+
+    Attributes:
+        table: the rows of all nodes.
+        prepare: what becomes of rows of features first.
+        basis: what turns them into few columns.
+        near: of means two hops away, those one hop away; None if rows are of nodes themselves.
+    """
+
+    table: Array
+    prepare: Callable[[Any], Any]
+    basis: Array
+    near: Array | None
+
+    @classmethod
+    def of(
+        cls,
+        x: Any,
+        prepare: Callable[[Any], Any],
+        labelled: Array,
+        size: float,
+        means: Any = None,
+    ) -> "Columns":
+        """Makes the table; its rows have the mean length `size`.
+
+        With `means`, the rows are means of means over neighbours. They are taken of few columns:
+        the basis comes first.
+        """
+        x, count = prepare(x), min(len(labelled), MOST_ROWS)
+        some = labelled[np.linspace(0, len(labelled) - 1, count).astype(int)]
+        spanning = x[some] if means is None else (means[some] @ means) @ x
+        inner = spanning @ spanning.T
+        inner = np.asarray(inner.todense() if scipy.sparse.issparse(inner) else inner, np.float64)
+        strength, directions = np.linalg.eigh((inner + inner.T) / 2)
+        kept = np.argsort(-strength)[:MOST_COLUMNS]
+        kept = kept[strength[kept] > 1e-6 * max(strength.max(), 1e-300)]
+        basis = np.asarray(spanning.T @ (directions[:, kept] / np.sqrt(strength[kept])))
+        table, near = np.asarray(x @ basis), None
+        if means is not None:
+            near = means @ table
+            table = means @ near
+        squares: Array = np.einsum("nk,nk->n", table, table, dtype=np.float64)
+        scale = size / max(float(squares.mean()) ** 0.5, 1e-12)
+        one_hop = None if near is None else (near * scale).astype(np.float32)
+        return cls((table * scale).astype(np.float32), prepare, basis * scale, one_hop)
+
+    def of_new(self, x: Array, neighbours: Sequence[Array]) -> Array:
+        """Returns the rows of nodes that the graph does not have; see `Evidence.of_new`."""
+        found: Array
+        if self.near is None:
+            found = np.asarray(self.prepare(x) @ self.basis, np.float32)
+        else:
+            found = np.zeros((len(x), self.near.shape[1]), np.float32)
+            for row, some in enumerate(neighbours):
+                found[row] = self.near[some].mean(axis=0) if len(some) else 0
+        return found
 
 
 def _is_usable(x: Any) -> bool:
@@ -98,13 +181,18 @@ def _unit_rows(x: Any) -> Any:
     return (scipy.sparse.diags_array(1 / np.maximum(lengths, 1e-12)) @ x).tocsr()
 
 
-def _unit_columns(x: Any) -> Any:
+def _unit_columns(x: Any) -> Callable[[Any], Any]:
+    """Returns what scales columns to one size; those that are no words have mean 0 then."""
     if not scipy.sparse.issparse(x):
-        centred = x - x.mean(axis=0)
-        return centred / np.maximum(x.std(axis=0), 1e-12)
-    mean, squares = (np.asarray(one.mean(axis=0)).ravel() for one in (x, x.multiply(x)))
-    scale = 1 / np.sqrt(np.maximum(squares - mean**2, 1e-12))
-    return (x @ scipy.sparse.diags_array(np.where(squares > 0, scale, 0))).tocsr()
+        mean, size = x.mean(axis=0), np.maximum(x.std(axis=0), 1e-12)
+        return lambda rows: (rows - mean) / size
+    first, squares = (np.asarray(one.mean(axis=0)).ravel() for one in (x, x.multiply(x)))
+    scale = np.where(squares > 0, 1 / np.sqrt(np.maximum(squares - first**2, 1e-12)), 0)
+    return lambda rows: (
+        (rows @ scipy.sparse.diags_array(scale)).tocsr()
+        if scipy.sparse.issparse(rows)
+        else rows * scale
+    )
 
 
 def _means(graph: Graph) -> Any:
@@ -114,28 +202,6 @@ def _means(graph: Graph) -> Any:
     shares = np.repeat(1 / np.maximum(degrees, 1), degrees).astype(np.float32)
     shape = (graph.num_nodes, graph.num_nodes)
     return scipy.sparse.csr_array((shares, relation.indices, relation.indptr), shape=shape)
-
-
-def _spanned(x: Any, labelled: Array, size: float, means: Any = None) -> Array:
-    """Returns rows in a basis of the labelled ones, of the mean length `size`.
-
-    With `means`, the rows are means of means over neighbours. They are taken of few columns: the
-    basis comes first.
-    """
-    some = labelled[np.linspace(0, len(labelled) - 1, min(len(labelled), MOST_ROWS)).astype(int)]
-    spanning = x[some] if means is None else (means[some] @ means) @ x
-    inner = spanning @ spanning.T
-    inner = np.asarray(inner.todense() if scipy.sparse.issparse(inner) else inner, np.float64)
-    strength, directions = np.linalg.eigh((inner + inner.T) / 2)
-    kept = np.argsort(-strength)[:MOST_COLUMNS]
-    kept = kept[strength[kept] > 1e-6 * max(strength.max(), 1e-300)]
-    basis = np.asarray(spanning.T @ (directions[:, kept] / np.sqrt(strength[kept])))
-    table = np.asarray(x @ basis, np.float32)
-    if means is not None:
-        table = means @ (means @ table)
-    squares: Array = np.einsum("nk,nk->n", table, table, dtype=np.float64)
-    found: Array = (table * (size / max(float(squares.mean()) ** 0.5, 1e-12))).astype(np.float32)
-    return found
 
 
 def first_hop(recipe: Mapping[str, Any], num_features: int) -> slice | None:

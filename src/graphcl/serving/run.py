@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from graphcl.answers.evidence import Evidence, first_hop, gather_evidence
 from graphcl.answers.prediction import KnownLabels, known_labels
 from graphcl.answers.similar import nearest_without, stored_index
 from graphcl.errors import GraphError, RunError
@@ -17,7 +18,6 @@ from graphcl.estimator import GraphCL
 from graphcl.estimator.live import Live, NoSuchNodeError
 from graphcl.evaluation.calibration import CalibratedProbe, fit_calibrated
 from graphcl.evaluation.nearest import EXACT_ROWS, unit_rows
-from graphcl.evaluation.probe import standardiser
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.edges import reverse_order
 from graphcl.graphs.graph import Graph
@@ -91,7 +91,9 @@ class ServedRun:
         near = {"neighbours": []} if self.node_type else {"rows": [*range(min(1, own.num_nodes))]}
         self.live.embed_new(np.zeros(own.num_features, np.float32), **near)
         self._learned: Array = np.zeros(0, np.int64)  # the rows that the probe learns from
-        self._fit: Future[CalibratedProbe] | None = None
+        recipe = runs.read_config(current_run(self.path)).recipe
+        self._first_hop = first_hop(recipe, self.num_features)
+        self._fit: Future[tuple[CalibratedProbe, Evidence]] | None = None
         self._fit_until = 0.0
         self._fitting = threading.Lock()
 
@@ -119,8 +121,8 @@ class ServedRun:
         varied = ((counts > 0) & (counts < known.known.sum())).sum()
         return known if varied >= (1 if known.several else 2) else None
 
-    def _fit_labels(self) -> CalibratedProbe:
-        """Returns the probe; the first call begins to fit it, and waits for a moment.
+    def _fit_labels(self) -> tuple[CalibratedProbe, Evidence]:
+        """Returns the probe and what it looks at; the first call begins to fit it, and waits.
 
         Raises:
             UnknownError: there are no labels.
@@ -144,17 +146,24 @@ class ServedRun:
         except TimeoutError:
             raise NotYetError("the labels are being learned; ask again in a while") from None
 
-    def _learn(self, fit: "Future[CalibratedProbe]", rows: Array, labels: KnownLabels) -> None:
-        """Fits the probe in a thread of its own: with many labels it takes minutes."""
+    def _learn(
+        self,
+        fit: "Future[tuple[CalibratedProbe, Evidence]]",
+        rows: Array,
+        labels: KnownLabels,
+    ) -> None:
+        """Fits the probe as `predict` does, in a thread: with many labels it takes minutes."""
         try:
+            graph = self.graph if self.node_type is None else self.live.nodes
+            evidence = gather_evidence(self.z, rows, graph=graph, first_hop=self._first_hop)
             probe = fit_calibrated(
-                np.asarray(self.z[rows]),
+                evidence.take(rows),
                 labels.targets[rows],
                 several=labels.several,
-                standard=standardiser(self.z),  # as `predict` does
+                standard=evidence.standard,
                 names=self.nodes.ids[rows],
             )
-            fit.set_result(probe)
+            fit.set_result((probe, evidence))
         except GraphError as error:  # of a sample: one class alone
             fit.set_exception(UnknownError(str(error)))
         except Exception as error:  # raised where somebody asks, as any other fault of ours
@@ -242,27 +251,30 @@ class ServedRun:
         found: Array = np.clip((pairs[0] * pairs[1]).sum(1), -1, 1)
         return found
 
-    def predict(self, z: Array, rows: Array | None = None) -> list[dict[str, Any]]:
+    def predict(self, rows: Array) -> list[dict[str, Any]]:
         """Returns labels with calibrated probabilities.
 
-        Args:
-            z: embeddings.
-            rows: the nodes that they are of, None for new ones. A node with a label gets the
-                probabilities of a probe that has not seen it.
+        A node with a label gets the probabilities of a probe that has not seen it.
 
         Raises:
             UnknownError: the run has no labels.
             NotYetError: they are still being learned.
         """
-        probe = self._fit_labels()
-        found = probe.probabilities(z)
-        if rows is not None:
-            place = np.searchsorted(self._learned, rows).clip(max=len(self._learned) - 1)
-            seen = self._learned[place] == rows
-            held = probe.held_out[place]
-            seen &= ~np.isnan(held).any(axis=1)
-            found[seen] = held[seen]
+        probe, evidence = self._fit_labels()
+        found = probe.probabilities(evidence.take(rows))
+        place = np.searchsorted(self._learned, rows).clip(max=len(self._learned) - 1)
+        seen = self._learned[place] == rows
+        held = probe.held_out[place]
+        seen &= ~np.isnan(held).any(axis=1)
+        found[seen] = held[seen]
         return [self._prediction(one) for one in found]
+
+    def predict_new(self, z: Array, new: New) -> list[dict[str, Any]]:
+        """Returns labels of new nodes, likewise; `z` are their embeddings."""
+        probe, evidence = self._fit_labels()
+        near = [self.joined(some) for some in new.neighbours]
+        inputs = evidence.of_new(z, np.asarray(new.features, np.float32), near)
+        return [self._prediction(one) for one in probe.probabilities(inputs)]
 
     def _prediction(self, probabilities: Array) -> dict[str, Any]:
         labels = self._labels
