@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -118,3 +121,19 @@ def test_who_asks_for_one_thread_gets_no_others():
         assert not is_faster(98_432, 1_433, 512, torch.float32)
     finally:
         torch.set_num_threads(before)
+
+
+def test_torch_keeps_the_threads_that_it_was_given():
+    """Numba sets OpenMP's number of threads when it starts its own, in a process that has none."""
+    code = """
+import torch
+torch.set_num_threads(1)
+import numpy as np
+from graphcl import Graph, GraphCL
+random = np.random.default_rng(0)
+graph = Graph.from_edge_index(random.integers(0, 80, (2, 300)), random.normal(size=(80, 12)))
+first, second = (GraphCL(dim=8, epochs=2, device="cpu").fit_transform(graph) for _ in range(2))
+assert torch.get_num_threads() == 1
+assert np.array_equal(first, second)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

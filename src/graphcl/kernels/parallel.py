@@ -1,7 +1,9 @@
 """Loops that numba compiles, for all cores or for one."""
 
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import numba
@@ -33,7 +35,27 @@ def _compiled(function: Callable[..., None], *, parallel: bool) -> Callable[...,
         compiled = numba.njit(function, **options)
 
     def call(*arguments: Any) -> None:
-        with _ONE_AT_A_TIME:
+        with _ONE_AT_A_TIME, _threads_of_torch(first=parallel):
             compiled(*arguments)
 
     return call
+
+
+_started = threading.Event()
+
+
+@contextmanager
+def _threads_of_torch(*, first: bool) -> Iterator[None]:
+    """Keeps the number of threads that torch was told to use.
+
+    When numba starts its threads, it sets OpenMP's number of them for the whole process. Torch would
+    compute with all cores from then on, whatever the user said, and round otherwise than before.
+    """
+    torch = sys.modules.get("torch")
+    if not first or _started.is_set() or torch is None:
+        yield
+        return
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+    _started.set()
