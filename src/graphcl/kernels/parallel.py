@@ -48,8 +48,8 @@ _started = threading.Event()
 def _threads_of_torch(*, first: bool) -> Iterator[None]:
     """Keeps the number of threads that torch was told to use.
 
-    When numba starts its threads, it sets OpenMP's number of them for the whole process. Torch would
-    compute with all cores from then on, whatever the user said, and round otherwise than before.
+    When numba starts its threads, it sets OpenMP's number of them for the whole process. Torch
+    would compute with all cores from then on, whatever the user said, and round differently.
     """
     torch = sys.modules.get("torch")
     if not first or _started.is_set() or torch is None:
