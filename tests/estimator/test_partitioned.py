@@ -181,6 +181,7 @@ def _process(share, folder, patch):
     for name, data in {
         "torn": PartitionedGraph(folder / f"torn-{world}"),
         "few": PartitionedGraph(folder / f"default-{5 - world}"),
+        "few, typed": PartitionedGraph(folder / f"typed, mapped-{5 - world}"),
         "torn, typed": PartitionedGraph(folder / f"torn-typed-{world}"),
     }.items():
         with pytest.raises(StoreError) as error:
@@ -257,6 +258,7 @@ def test_a_part_that_is_torn_and_a_wrong_number_of_parts_end_every_process(folde
     assert f"part-0000{world - 1}/relation-0/indices.npy" in found["torn"]
     assert f"part-0000{world - 1}/relation-2/indices.npy" in found["torn, typed"]
     assert f"has {5 - world} parts" in found["few"]
+    assert f"has {5 - world} parts" in found["few, typed"]
 
 
 PYG = {"encoder": "gcn", "normalisation": "none", "side_by_side": False, "own_features": 0.0}
