@@ -205,7 +205,7 @@ class TableOptions:
         Raises:
             ParameterError: there is no such option.
         """
-        known = [one.name for one in fields(cls) if one.name not in _PREPARED]
+        known = [one.name for one in fields(cls)]
         for name in given:
             if name not in known:
                 near = suggestion(name, known)
