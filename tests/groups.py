@@ -54,15 +54,21 @@ def together(world, work):
 
 
 @functools.cache
-def _workers():
-    """Processes that all tests of a run share: what they import and compile, they do once."""
+def server():
+    """What starts processes that have imported what most need. A test's process has one."""
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(["tests.preloaded", __name__])
     with pytest.MonkeyPatch.context() as patch:  # libraries read these as they are loaded
         for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
             patch.setenv(name, "1")
         forkserver.ensure_running()
-    return ProcessPoolExecutor(MOST, mp_context=server)
+    return server
+
+
+@functools.cache
+def _workers():
+    """Processes that all tests of a run share: what they import and compile, they do once."""
+    return ProcessPoolExecutor(MOST, mp_context=server())
 
 
 def _at_once(world, work, *arguments, limit):
@@ -108,10 +114,8 @@ def command(*words, processes=2, limit=240):
 
 def start_members(*words, folder, processes=2):
     """Starts a command in processes of its own, to stop or to kill; stderr is in ``said-RANK``."""
-    _workers()  # who import what these inherit
     about = (processes, words, str(folder), free_port())
-    server = multiprocessing.get_context("forkserver")
-    members = [server.Process(target=_speak, args=(rank, *about)) for rank in range(processes)]
+    members = [server().Process(target=_speak, args=(rank, *about)) for rank in range(processes)]
     for one in members:
         one.start()
     return members

@@ -391,6 +391,13 @@ ROWS = [
         "--labels FILE",
     ),
     Row("name one: --type", "cluster typed"),
+    Row(
+        "keys of the recipe are given by",
+        "train ring.csv --nodes people.csv --label topic --epoch 1 --out new",
+        fill={"VALUE": "1"},
+        take="--set .*",
+        drop="--epoch 1",
+    ),
     Row("name one: --relation", "links typed", take="name one: .*"),
     Row(
         "--relation is of a graph with types",
@@ -473,6 +480,7 @@ REASONS = {
         "…: contains trials",
         "--edges SOURCE:NAME",
         "bug: …",
+        "…: does not say which graph it was trained on",
     ),
     DESCRIBES: (
         "A folder of shards",

@@ -116,14 +116,28 @@ def test_labels_of_ones_own_and_the_error_on_test_nodes(plain):
         plain.predict({"nobody": 1, "n1": 0})
 
 
+def test_some_nodes_are_predicted_by_their_ids(plain):
+    every = plain.predict(nodes="all")
+    some = plain.predict(nodes=["n50", "n3"])
+    assert some.ids.tolist() == ["n50", "n3"]
+    assert np.allclose(some.probabilities, every.probabilities[[50, 3]], atol=1e-6)
+    assert some.columns()["given"] == [None, 0]
+    with pytest.raises(ParameterError, match="or a list of ids"):
+        plain.predict(nodes="n3")
+    with pytest.raises(GraphError, match="did you mean 'n3'"):
+        plain.predict(nodes=["n03"])
+
+
 def test_types_are_named_or_guessed_by_what_is_asked(typed):
     assert len(typed.predict()) == NODES - 40  # papers alone have labels
     with pytest.raises(RunError, match="name one: node_type='paper'"):
         typed.cluster(2)
     assert typed.cluster(2, node_type="author").assigned.shape == (AUTHORS,)
     assert typed.neighbors(NODES - 1, 3).rows.tolist() == [NODES - 1]  # no author has this id
-    with pytest.raises(RunError, match="name one"):
+    with pytest.raises(RunError, match="several of which have what is asked; name one"):
         typed.neighbors(3)
+    with pytest.raises(RunError, match="none of which alone has what is asked"):
+        typed.neighbors("nobody")
     z, graph = dict(typed.embeddings), typed.graph
     mine, others = typed.links(k=4), graphcl.links(z, graph=graph, k=4)
     assert np.allclose(mine.scores, others.scores)

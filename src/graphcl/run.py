@@ -79,7 +79,7 @@ class Run:
         self.path = versions.run_root(Path(path))
         self._version = None if self.path == Path(path) else Path(path)
         self.device = device
-        self._given, self._tables = graph, TableOptions(**tables)
+        self._given, self._tables = graph, TableOptions.named("Run", tables)
         self._shards = Path(embeddings) if embeddings else None
         self._given_of: Path | None = None  # the version that the graph was given for
         self._kept: dict[tuple[str, Path], Any] = {}
@@ -216,9 +216,10 @@ class Run:
         likely = [folder for folder, nodes in read if nodes is not None and fits(nodes)]
         if len(likely) == 1:
             return likely[0]
+        which = "several of which have" if likely else "none of which alone has"
         raise RunError(
-            f"{self.path}: its graph has several types ({', '.join(names)}); name one: "
-            f"{option('node_type', names[0])}"
+            f"{self.path}: its graph has several types ({', '.join(names)}), {which} what is "
+            f"asked; name one: {option('node_type', names[0])}"
         )
 
     def type_of(self, folder: Path) -> str | None:
@@ -265,7 +266,7 @@ class Run:
         self,
         labels: Any = None,
         *,
-        nodes: str = "unlabelled",
+        nodes: Any = "unlabelled",
         learn: str = "all",
         node_type: str | None = None,
         seed: int = 0,
@@ -275,7 +276,7 @@ class Run:
 
         Args:
             labels: as `graphcl.predict` takes them; None takes those of the run.
-            nodes: ``unlabelled``, or ``all``.
+            nodes: ``unlabelled``, ``all``, or a list of ids.
             learn: from ``all`` labels; or from those of ``train`` and validation nodes: the error
                 on the test nodes is then in `Predictions.test`.
             node_type: of a graph with types: which; None is the only one with labels.
@@ -572,7 +573,7 @@ class Run:
         return update_run(
             self.path,
             self.one_graph,
-            TableOptions(**{"nodes": nodes, **options}),
+            TableOptions.named("update", {"nodes": nodes, **options}),
             edges=others[0],
             remove_nodes=others[1],
             remove_edges=others[2],

@@ -203,3 +203,30 @@ def test_a_missing_shard_and_another_model(here, capsys):
         graphcl.neighbors("z.parquet", "person 3")
     with pytest.raises(GraphError, match="graph must be the path of the store in parts"):
         graphcl.neighbors("z.npy", 3, graph=graphcl.Graph.open("store"))
+
+
+@pytest.mark.parametrize("kind", ["pyg", "networkx"])
+def test_answers_take_graphs_of_others(kind):
+    if kind == "pyg":
+        torch, data = pytest.importorskip("torch"), pytest.importorskip("torch_geometric.data")
+        ends = torch.tensor([[0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 0]])
+        given = data.Data(x=torch.eye(6), edge_index=ends, y=torch.arange(6) % 2)
+    else:
+        networkx = pytest.importorskip("networkx")
+        given = networkx.cycle_graph(6)
+        for node in given:
+            given.nodes[node].update(x=np.eye(6)[node].tolist(), y=node % 2)
+    z = np.random.default_rng(0).normal(size=(6, 3))
+    assert len(graphcl.cluster(z, 2, graph=given)) == 2
+    assert graphcl.neighbors(z, [4], 2, graph=given).rows.tolist() == [4]
+    assert len(graphcl.links(z, graph=given, k=2)) == 2
+    assert len(graphcl.predict(z, given, nodes="all")) == 6
+    assert 0 <= graphcl.linear_probe(z, given).accuracy <= 1
+
+
+def test_ids_that_differ_by_zeros_are_proposed():
+    graph = graphcl.Graph.from_edge_index(
+        [[0, 1], [1, 2]], np.eye(3), node_ids=["0712", "0012", "1200"]
+    )
+    with pytest.raises(GraphError, match="did you mean '0012'"):
+        graphcl.neighbors(np.eye(3), ["12"], 1, graph=graph)

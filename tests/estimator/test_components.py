@@ -154,7 +154,7 @@ def test_registered_names_serve_the_command_line(graph, tmp_path, monkeypatch, c
     assert run(["embed", "run", "--out", "z.npy"]) == 0
     assert np.array_equal(np.load("z.npy"), np.load("run/embeddings.npy"))
     assert run(["evaluate", "run", "--runs", "2"]) == 0
-    assert run(["report", "run", "--out", "page.html"]) == 0
+    assert run(["report", "run", "--map", "pca", "--out", "page.html"]) == 0
     page = (tmp_path / "page.html").read_text()
     assert "normed encoder" in page
     assert "perturbation = columns" in page
@@ -162,7 +162,7 @@ def test_registered_names_serve_the_command_line(graph, tmp_path, monkeypatch, c
 
 def test_the_report_of_a_run_with_parts_that_are_not_registered(graph, recipe, tmp_path, capsys):
     small(recipe, **OWN).fit(graph).save(tmp_path / "run", graph=graph)
-    assert run(["report", str(tmp_path / "run")]) == 0
+    assert run(["report", str(tmp_path / "run"), "--map", "pca"]) == 0
     page = (tmp_path / "run/report.html").read_text()
     assert "examples.own_parts:NormedEncoder encoder" in page
     assert "loss = examples.own_parts:Redundancy(weight=0.01)" in page

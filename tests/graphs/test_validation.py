@@ -172,5 +172,5 @@ def test_of_a_typed_graph_the_type_with_labels_is_meant():
     for ask in (graphcl.cluster, graphcl.neighbors, graphcl.predict):
         with pytest.raises(GraphError, match=r"several types \(owner, pet\); pass those of one"):
             ask(both)
-    with pytest.raises(GraphError, match="graph must be a Graph"):
+    with pytest.raises(GraphError, match="expected a graphcl"):
         graphcl.predict(z, some)

@@ -95,9 +95,10 @@ def test_without_a_node_table_edges_and_tags_name_the_nodes(given):
 @given(
     rows=st.lists(
         st.tuples(st.integers(0, 5), st.sampled_from("uvwxyz"), st.integers(-3, 3)), min_size=1
-    )
+    ),
+    sparse=st.booleans(),
 )
-def test_it_is_the_loop_dense_sparse_and_stored(rows, tmp_path_factory):
+def test_it_is_the_loop_dense_sparse_and_stored(rows, sparse, tmp_path_factory):
     folder = tmp_path_factory.mktemp("t")
     ids = list(range(5))  # 5 is no node
     (folder / "e.csv").write_text("source,target\n0,1\n")
@@ -110,19 +111,15 @@ def test_it_is_the_loop_dense_sparse_and_stored(rows, tmp_path_factory):
             load_tables(str(folder / "e.csv"), options)
         return
     wanted = np.concatenate([np.ones((5, 1)), expected(rows, ids, names)], axis=1)
-    for least in (1000, 1):  # dense, then sparse
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(features, "SPARSE_WIDTH", least)
-            patch.setattr(features, "SPARSE_SHARE", 1.0)
-            graph, _ = load_tables(str(folder / "e.csv"), options)
-            assert scipy.sparse.issparse(graph.x) == (least == 1)
-            found = graph.x.toarray() if least == 1 else graph.x
-            assert np.array_equal(found, wanted)
-            out = folder / f"store{least}"
-            build_store(str(folder / "e.csv"), options, out=out)
-            stored = Graph.open(out, verify=True).x
-            assert np.array_equal(stored.toarray() if least == 1 else stored, wanted)
-            assert read_preparation(out / "nodes-0").tags.names == tuple(names)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(features, "SPARSE_WIDTH", 1 if sparse else 1000)
+        patch.setattr(features, "SPARSE_SHARE", 1.0)
+        graph, _ = load_tables(str(folder / "e.csv"), options)
+        build_store(str(folder / "e.csv"), options, out=folder / "store")
+    for x in (graph.x, Graph.open(folder / "store", verify=True).x):
+        assert scipy.sparse.issparse(x) == sparse
+        assert np.array_equal(x.toarray() if sparse else x, wanted)
+    assert read_preparation(folder / "store/nodes-0").tags.names == tuple(names)
 
 
 def test_names_belong_to_the_training(tmp_path):

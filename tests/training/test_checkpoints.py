@@ -1,6 +1,5 @@
 import errno
 import json
-import multiprocessing
 import os
 import signal
 from pathlib import Path
@@ -24,6 +23,7 @@ from graphcl.training.checkpoints import (
 )
 from graphcl.training.loop import EpochMetrics, TrainingState
 from tests.conftest import random_collection, random_graph
+from tests.groups import server
 from tests.store.test_partition import typed_graph
 
 
@@ -396,9 +396,7 @@ def process(rank, folder):
 
 
 def test_several_hosts(tmp_path):
-    server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["tests.training.test_checkpoints"])
-    group = [server.Process(target=process, args=(rank, str(tmp_path))) for rank in range(3)]
+    group = [server().Process(target=process, args=(rank, str(tmp_path))) for rank in range(3)]
     for one in group:
         one.start()
     for one in group:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.answers.inputs import embeddings_of, graph_of, ids_of
-from graphcl.errors import GraphError, require
+from graphcl.errors import GraphError, counted, option, require
 from graphcl.evaluation.nearest import unit_rows
 from graphcl.evaluation.unsupervised import CLUSTER_COUNTS, by_size, sampled_rows, silhouette
 from graphcl.evaluation.unsupervised import cluster as kmeans
@@ -51,6 +51,13 @@ class Groups(Answer):
     def __len__(self) -> int:
         return len(self.sizes)
 
+    def title(self) -> str:
+        """Returns what is said above the table."""
+        silhouette = "" if self.silhouette is None else f", silhouette {self.silhouette:.3f}"
+        sizes = ", ".join(f"{size:,}" for size in self.sizes[:6]) + ", …" * (len(self.sizes) > 6)
+        groups = counted(len(self), "group")
+        return f"Groups: {groups} of {len(self.ids):,} nodes ({sizes}){silhouette}"
+
     def columns(self) -> dict[str, Any]:
         """Returns the table that `graphcl cluster` writes; groups are counted from 1, 0 is none."""
         closeness = [None if np.isnan(one) else one for one in self.closeness.tolist()]
@@ -85,14 +92,14 @@ def cluster(
     Raises:
         GraphError: fewer nodes than groups, or an embedding that is not finite.
     """
-    require(method in METHODS, "cluster", "method", " or ".join(METHODS), method)
+    require(method in METHODS, "cluster", option("method"), " or ".join(METHODS), method)
     number: Any = count  # perhaps a graph, given in its place
     whole = count is None or (isinstance(number, Integral) and count >= 2)
-    require(whole, "cluster", "count", "a whole number of at least 2", count)
-    require(least is None or least >= 2, "cluster", "least", "at least 2", least)
+    require(whole, "cluster", option("count"), "a whole number of at least 2", count)
+    require(least is None or least >= 2, "cluster", option("least"), "at least 2", least)
     by_hdbscan = method == "hdbscan"
-    require(count is None or not by_hdbscan, "cluster", "count", "None with hdbscan", count)
-    require(least is None or by_hdbscan, "cluster", "least", "None with kmeans", least)
+    require(count is None or not by_hdbscan, "cluster", option("count"), "None with hdbscan", count)
+    require(least is None or by_hdbscan, "cluster", option("least"), "None with kmeans", least)
     graph = graph_of(graph)
     given = embeddings_of(source, graph, "cluster")
     ids, z = ids_of(graph, given), np.asarray(given)

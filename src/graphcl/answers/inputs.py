@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import GraphError, RunError, option, require
+from graphcl.graphs.nodes import Nodes
 from graphcl.runs.files import weights_digest
 from graphcl.store.columns import Ids
 
@@ -23,13 +24,16 @@ Array = npt.NDArray[Any]
 
 
 def graph_of(graph: Any) -> Any:
-    """Returns a graph; of the path of a store in parts, its nodes alone, without edges.
+    """Returns a graph, also from PyG or NetworkX; of a path of parts, its nodes alone.
 
     Raises:
         StoreError: there is no store in parts, or it is damaged.
+        GraphError: it is no graph.
     """
     if not isinstance(graph, str | Path):
-        return graph
+        from graphcl.graphs.collection import as_graphs
+
+        return graph if graph is None or isinstance(graph, Nodes) else as_graphs(graph)
     from graphcl.partitioned.nodes import read_parts_nodes
 
     return read_parts_nodes(Path(graph))
@@ -67,9 +71,6 @@ def embeddings_of(source: Any, graph: Any, owner: str) -> Any:
         raise GraphError(
             f"{owner}: embeddings must be numbers [nodes, dim]; got {z.dtype} {z.shape}"
         )
-    if graph is not None and not hasattr(graph, "num_nodes"):
-        kind = type(graph).__name__
-        raise GraphError(f"{owner}: graph must be a Graph, as open_graph returns; got a {kind}")
     if graph is not None and graph.num_nodes != len(z):
         raise GraphError(f"{owner}: {len(z)} embeddings for a graph of {graph.num_nodes} nodes")
     return z

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.answers.inputs import chosen_rows, embeddings_of, ids_of
+from graphcl.answers.inputs import chosen_rows, embeddings_of, graph_of, ids_of
 from graphcl.answers.similar import nearest_without
 from graphcl.errors import GraphError, option, require
 from graphcl.evaluation.links import (
@@ -149,7 +149,7 @@ def links(
     if graph is None and (pairs is None or by != LINKS_BY[0]):
         raise GraphError("links: missing links need the graph; pass graph=, or pairs to score")
     everywhere = nodes is None and rows is None
-    graph = Graph.from_pyg(graph) if hasattr(graph, "node_types") else graph
+    graph = graph_of(graph)
     if relation is not None or (isinstance(graph, Graph) and not graph.is_plain):
         only = f"{LINKS_BY[0]} for a typed graph"
         require(by == LINKS_BY[0], "links", option("by"), only, by)
@@ -475,7 +475,7 @@ def evaluate_links(
     """
     from sklearn.base import clone
 
-    graph = Graph.from_pyg(graph) if hasattr(graph, "node_types") else graph
+    graph = graph_of(graph)
     if not isinstance(graph, Graph):
         raise GraphError("links: an evaluation takes one graph")
     typed = relation is not None or not graph.is_plain

@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.answers.evidence import first_hop, gather_evidence
-from graphcl.answers.inputs import embeddings_of, graph_of, ids_of
-from graphcl.errors import GraphError, RunError, is_command, option, require
+from graphcl.answers.inputs import chosen_rows, embeddings_of, graph_of, ids_of
+from graphcl.errors import GraphError, RunError, counted, is_command, option, require
 from graphcl.evaluation.calibration import PredictionError, fit_calibrated, measure
 from graphcl.files.records import Answer
 from graphcl.graphs.collection import of_labelled_type
@@ -48,7 +48,7 @@ class Predictions(Answer):
     """Predicted labels, with their probabilities and their error.
 
     Attributes:
-        rows: numbers of the nodes, ascending, ``[n]``.
+        rows: numbers of the nodes, ``[n]``; ascending, unless ids were asked for.
         ids: their ids.
         classes: the name or number of each class or label, in the order of the columns.
         probabilities: calibrated, float32 ``[n, classes]``; rows sum to 1 unless a node may have
@@ -87,6 +87,15 @@ class Predictions(Answer):
         if self.several:
             return [self._names(row > 0.5) for row in self.probabilities]
         return [self.classes[best] for best in self.probabilities.argmax(axis=1).tolist()]
+
+    def title(self) -> str:
+        """Returns what is said above the table."""
+        found = f"Predictions: {counted(len(self), 'node')}, {len(self.classes)} classes"
+        if self.error is None:
+            return found
+        word = "micro-F1" if self.several else "accuracy"
+        score = self.error.micro_f1 if self.several else self.error.accuracy
+        return f"{found}; expected {word} {score:.3f} (majority {self.error.majority:.3f})"
 
     def columns(self) -> dict[str, Any]:
         """Returns the table that `graphcl predict` writes: ids, labels, one probability a class."""
@@ -127,7 +136,7 @@ class Predictions(Answer):
 
 
 def predict(
-    source: Any, graph: Any = None, labels: Any = None, *, nodes: str = "unlabelled", seed: int = 0
+    source: Any, graph: Any = None, labels: Any = None, *, nodes: Any = "unlabelled", seed: int = 0
 ) -> Predictions:
     """Returns labels and calibrated probabilities of nodes, learned from the labelled ones.
 
@@ -147,7 +156,7 @@ def predict(
             ``[num_nodes, labels]`` where nodes have several, with a row of −1 for a node that has
             none; a mapping from ids to a label or a list of labels; or a pandas Series, by its
             index of ids.
-        nodes: ``unlabelled``, or ``all``.
+        nodes: ``unlabelled``, ``all``, or a list of ids.
         seed: decides the folds, with the ids: a node's row does not.
 
     Raises:
@@ -155,7 +164,7 @@ def predict(
             not fit each other.
         RunError: a shard is missing, torn, or not of this set.
     """
-    require(nodes in NODES, "predict", "nodes", " or ".join(NODES), nodes)
+    _check_nodes(nodes)
     source, graph = of_labelled_type(source, graph_of(graph), "predict")
     recipe = getattr(source, "recipe_", None)
     columns = None if recipe is None else first_hop(vars(recipe), graph.num_features)
@@ -176,7 +185,7 @@ def predict_nodes(
     own: Nodes,
     labels: Any = None,
     *,
-    nodes: str = "unlabelled",
+    nodes: Any = "unlabelled",
     learn: str = "all",
     seed: int = 0,
     name: str,
@@ -190,7 +199,7 @@ def predict_nodes(
         z: embeddings.
         own: their nodes, with the run's labels and split.
         labels: None takes those of the run.
-        nodes: ``unlabelled``, or ``all``.
+        nodes: ``unlabelled``, ``all``, or a list of ids.
         learn: from ``all`` labels; or from those of ``train`` and validation nodes: the error on
             the test nodes is then in `Predictions.test`.
         seed: decides the folds.
@@ -203,7 +212,7 @@ def predict_nodes(
         RunError: there are no labels, none to predict, or no split to learn from.
     """
     require(learn in LEARN, "predict", option("learn"), " or ".join(LEARN), learn)
-    require(nodes in NODES, "predict", "nodes", " or ".join(NODES), nodes)
+    _check_nodes(nodes)
     if labels is None and own.y is None:
         some = "has no labels; give some: labels="
         if is_command():
@@ -220,7 +229,7 @@ def predict_nodes(
         known = truth.only(np.isin(split, (1, 2)))
         found = predict_known(z, own.ids, known, nodes=nodes, seed=seed, **more)
         return replace(found, test=found.score(truth))
-    if truth.known.all() and nodes != "all":
+    if truth.known.all() and isinstance(nodes, str) and nodes != "all":
         too = "--all predicts them too" if is_command() else "nodes='all' predicts them too"
         hide = f"; {option('learn', 'train')} hides those of test nodes"
         hide = hide if split is not None else ""
@@ -233,7 +242,7 @@ def predict_known(
     ids: Any,
     known: KnownLabels,
     *,
-    nodes: str = "unlabelled",
+    nodes: Any = "unlabelled",
     seed: int = 0,
     graph: Any = None,
     columns: slice | None = None,
@@ -246,7 +255,7 @@ def predict_known(
     """
     if not known.known.any():
         raise GraphError("predict: no node has a label")
-    if nodes == "unlabelled" and known.known.all():
+    if isinstance(nodes, str) and nodes == "unlabelled" and known.known.all():
         raise GraphError(
             f"predict: all {len(z):,} nodes have a label; hide some, or ask for all nodes"
         )
@@ -260,13 +269,17 @@ def predict_known(
         standard=evidence.standard,
         names=ids[labelled],
     )
-    rows = np.arange(len(z)) if nodes == "all" else np.flatnonzero(~known.known)
+    if not isinstance(nodes, str):
+        rows = chosen_rows(ids, nodes, None, "predict")
+    else:
+        rows = np.arange(len(z)) if nodes == "all" else np.flatnonzero(~known.known)
     starts = range(0, max(1, len(rows)), _BLOCK)
     blocks = [probe.probabilities(evidence.take(rows[start : start + _BLOCK])) for start in starts]
     probabilities = np.concatenate(blocks)
-    if nodes == "all":
-        there = ~np.isnan(probe.held_out).any(axis=1)
-        probabilities[labelled[there]] = probe.held_out[there]
+    held: Array = np.full((len(z), known.targets.shape[1]), np.nan)
+    held[labelled] = probe.held_out
+    there = ~np.isnan(held[rows]).any(axis=1)
+    probabilities[there] = held[rows][there]
     counts = known.targets[labelled].sum(axis=0)
     return Predictions(
         rows=rows,
@@ -281,6 +294,11 @@ def predict_known(
         temperature=probe.temperature,
         evidence=probe.weights,
     )
+
+
+def _check_nodes(nodes: Any) -> None:
+    known = not isinstance(nodes, str) or nodes in NODES
+    require(known, "predict", "nodes", f"{' or '.join(NODES)}, or a list of ids", nodes)
 
 
 def known_labels(labels: Any, ids: Any, names: tuple[Any, ...] = ()) -> KnownLabels:

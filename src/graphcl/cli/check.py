@@ -28,7 +28,7 @@ def check(
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
     as_json: JsonOption = False,
 ) -> None:
-    """Compare a store with its checksums, or say what would become of tables.
+    """Say what would become of tables, or compare a store with its checksums.
 
     Of a store, every byte is compared, and the structure is scanned. Other commands only scan the
     structure, which takes at most a second per 10⁹ bytes. That is enough for safety, because their

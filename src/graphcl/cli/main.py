@@ -9,6 +9,7 @@ A command is imported when it is called, so that `--help` does not wait for torc
 import io
 import json
 import os
+import re
 import shlex
 import sys
 import traceback
@@ -40,7 +41,7 @@ from graphcl.errors import (
 # and its function; a test compares the summary with the first line of the function.
 GROUPS = {
     "Data": {
-        "check": "Compare a store with its checksums, or say what would become of tables.",
+        "check": "Say what would become of tables, or compare a store with its checksums.",
         "build": "Turn tables or any graph into a store: a graph on disk that every command takes.",
         "datasets": "List the paper's five datasets, which are present, and the gallery's graphs.",
     },
@@ -125,6 +126,8 @@ def load_command(name: str) -> Any:
         *([_tables_help(tables)] if tables else []),
         *help_last,
     ]
+    # A paragraph is one line, which the terminal breaks; examples are indented and stay.
+    command.help = re.sub(r"(?<=\S)\n(?=\S)", " ", command.help or "")
     described: list[Any] = [command, *command.params]
     for one in described:  # typer would take [nodes] for a style, and drop it
         one.help = escape(getattr(one, "help", None) or "")
@@ -259,7 +262,8 @@ def _run(arguments: list[str]) -> tuple[int, str]:
         return error.code, str(error)
     except _CommandLineError as error:
         context = getattr(error, "ctx", None)
-        message = getattr(error, "format_message", error.__str__)() + _short_option(error)
+        message = _recipe_key(error) or getattr(error, "format_message", error.__str__)()
+        message += _short_option(error)
         return _failure(message, command=context.command_path if context else "")
     except (InterruptedCommandError, KeyboardInterrupt, typer.Abort):
         return _failure("interrupted", code=130)
@@ -280,6 +284,23 @@ def _run(arguments: list[str]) -> tuple[int, str]:
         code, message = _failure(f"bug: {summary} (--verbose shows where)", code=1)
         return code, where + message
     return (code if isinstance(code, int) else 0), ""
+
+
+def _recipe_key(error: Exception) -> str:
+    """Returns how a key of the recipe is given, where an unknown option has its name."""
+    context, name = getattr(error, "ctx", None), getattr(error, "option_name", None) or ""
+    if not name:
+        return ""
+    from difflib import get_close_matches
+
+    from graphcl.recipes import Recipe
+
+    keys = list(Recipe.__dataclass_fields__)
+    near = get_close_matches(name.lstrip("-").replace("-", "_"), keys, 1, 0.8)
+    options = [one for option in context.command.params for one in option.opts] if context else []
+    if not near or "--set" not in options:
+        return ""
+    return f"No such option: {name}; keys of the recipe are given by --set {near[0]}=VALUE"
 
 
 def _short_option(error: Exception) -> str:

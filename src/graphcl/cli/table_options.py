@@ -260,10 +260,10 @@ def print_notes(
     Args:
         report: of a plain graph, or of a typed one: type by type, then relation by relation.
         whole: say all without ``--verbose`` too, also what became of each column.
-        again: say only what was guessed, as a training has said the rest.
+        again: say nothing, as a training has said it; with ``--verbose`` all.
         but: lines that have been printed before.
     """
-    said = [line for line in report.first if line not in but]
+    said = [line for line in report.first if line not in but and not (again and not is_verbose())]
     if whole or is_verbose():
         said += report.lines
         said += [] if report.types else column_lines(report.fates)

@@ -13,7 +13,13 @@ from graphcl.errors import GraphError
 from graphcl.evaluation.failure import majority_share
 from graphcl.evaluation.logistic import MultilabelResult, multilabel_probe
 from graphcl.files.records import Answer
-from graphcl.graphs.collection import GraphCollection, Labelled, of_labelled_type
+from graphcl.graphs.collection import (
+    GraphCollection,
+    Labelled,
+    as_graph,
+    is_foreign,
+    of_labelled_type,
+)
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.interchange import to_numpy
 from graphcl.graphs.nodes import Nodes
@@ -202,6 +208,8 @@ def linear_probe(
     Raises:
         GraphError: there are no labels, fewer than two classes, or the embeddings do not fit.
     """
+    if not isinstance(graph, Labelled) and is_foreign(graph):
+        graph = as_graph(graph)
     z, graph = of_labelled_type(z, graph, "probe")
     z = _table(z)
     if not isinstance(graph, Labelled):

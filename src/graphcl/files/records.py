@@ -34,6 +34,11 @@ class Answer:
         """Returns the table."""
         return {name: [value] for name, value in vars(self).items()}
 
+    def title(self) -> str:
+        """Returns what is said above the table."""
+        count = len(next(iter(self.columns().values())))
+        return f"{type(self).__name__}: {counted(count, 'row')}"
+
     def to_pandas(self) -> Any:
         """Returns the table as a pandas `DataFrame`.
 
@@ -66,7 +71,7 @@ class Answer:
         count, names = len(next(iter(columns.values()))), list(columns)[:_SHOWN_COLUMNS]
         kept = {name: columns[name] for name in names}
         rows = [[_short(one) for one in row.values()] for row in records(kept, slice(0, _SHOWN))]
-        title = f"{type(self).__name__}: {counted(count, 'row')}"
+        title = self.title()
         left = len(columns) - len(names)
         title += f", {left} more {'column' if left == 1 else 'columns'}" if left else ""
         return title, names, rows + ([["…"] * len(names)] if count > _SHOWN else [])
@@ -212,7 +217,7 @@ def read_pairs(
 
     Args:
         path: a `.csv`, `.tsv` or `.parquet` file. A delimited file begins with column names.
-        names: the two columns; if the file does not have both, its first two.
+        names: the two columns; if the file does not have both, and has two, these.
         error: what to raise.
 
     Raises:
@@ -227,6 +232,9 @@ def read_pairs(
     if len(header) < 2:
         raise error(f"{path}: needs two columns, {names[0]} and {names[1]}; found {header}")
     both = all(name in header for name in names)
+    if not both and len(header) > 2:
+        listed = ", ".join(map(repr, header[:8]))
+        raise error(f"{path}: needs the columns {names[0]} and {names[1]}; found {listed}")
     places = [header.index(name) for name in names] if both else [0, 1]
     first, second = (columns[place] for place in places)
     pairs = [(_text(a), _text(b)) for a, b in zip(first, second, strict=True)]

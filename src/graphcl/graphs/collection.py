@@ -184,15 +184,25 @@ def as_graph(graph: Any) -> Graph:
     """Returns a `Graph` from one, from PyG's `Data` or `HeteroData`, or from a NetworkX graph."""
     if isinstance(graph, Graph):
         return graph
-    if hasattr(graph, "edge_index") or hasattr(graph, "node_types"):
-        return Graph.from_pyg(graph)
-    networkx = sys.modules.get("networkx")  # whoever has such a graph has imported it
-    if networkx is not None and isinstance(graph, networkx.Graph):
+    if _is_networkx(graph):
         return Graph.from_networkx(graph)
+    if is_foreign(graph):
+        return Graph.from_pyg(graph)
     raise GraphError(
         "expected a graphcl.Graph, a torch_geometric Data or HeteroData, or a networkx graph; "
-        f"got {type(graph).__name__}; see Graph.from_edge_index and from_scipy"
+        f"got {type(graph).__name__}; see graphcl.open_graph for names and files, read_tables for "
+        "tables, Graph.from_edge_index and from_scipy for arrays"
     )
+
+
+def is_foreign(graph: Any) -> bool:
+    """Returns whether something is a graph of PyG or NetworkX."""
+    return hasattr(graph, "edge_index") or hasattr(graph, "node_types") or _is_networkx(graph)
+
+
+def _is_networkx(graph: Any) -> bool:
+    networkx = sys.modules.get("networkx")  # whoever has such a graph has imported it
+    return networkx is not None and isinstance(graph, networkx.Graph)
 
 
 def disjoint_union(graphs: Sequence[Graph], name: str) -> Graph:

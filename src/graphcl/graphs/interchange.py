@@ -277,7 +277,8 @@ def check_named(owners: Owners, names: Sequence[str], labels: str) -> None:
             named = f"name attributes, features={numbers[:8]}, " if numbers else ""
             raise GraphError(
                 f"from_networkx: the graph has no features: no node has the attribute {name!r}; "
-                f"{named}pass x, or compute some from the edges, features='structural'"
+                f"{named}pass x, or compute some from the edges: "
+                "Graph.from_networkx(graph, features='structural')"
             )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from graphcl.datasets import CATALOGUE
-from graphcl.errors import DatasetError, GraphCLError, RunError, require
+from graphcl.errors import DatasetError, GraphCLError, RunError, option, require
 from graphcl.graphs.collection import GraphCollection, fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.opening import AnyGraph, open_graph
@@ -84,7 +84,7 @@ def run_graph(run: Path) -> str:
     """Returns the graph that a run was trained on, as it was named; of a version, its own."""
     own, named = own_graph(run), runs.read_config(run, baselines=True).origin.graph
     if own is None and not named:
-        raise RunError(f"{run}: does not say which graph it was trained on; name one")
+        raise RunError(f"{run}: does not say which graph it was trained on; pass {option('graph')}")
     return str(own or named)
 
 

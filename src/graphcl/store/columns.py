@@ -229,7 +229,10 @@ class Ids:
         if (found < 0).any():
             first = str(asked[int(np.argmax(found < 0))])
             texts = self.texts(0, FEW_COMPARED if self._kept else MOST_COMPARED)
-            hint = suggestion(first, texts) or (f"; ids look like {texts[0]!r}" if texts else "")
+            bare = first.lstrip("0")
+            padded = [one for one in texts if one.lstrip("0") == bare] if bare.isdecimal() else []
+            hint = suggestion(first, padded or texts)
+            hint = hint or (f"; ids look like {texts[0]!r}" if texts else "")
             raise error(f"{owner}: no node has the id {first!r}{hint}")
         return found
 

@@ -67,7 +67,7 @@ def read_tables(edges: Any = None, nodes: Any = None, **options: Any) -> Any:
     source = str(edges) if isinstance(edges, Path) else edges
     if holds_tables(source):
         source, given["edges"] = None, source
-    found = TableOptions(**given)
+    found = TableOptions.named("read_tables", given)
     if source is None and not found.is_typed:
         raise GraphError("read_tables: edges are missing")
     return load_tables(source, found)[0]

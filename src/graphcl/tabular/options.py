@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from graphcl.errors import GraphError, option, require, suggestion
+from graphcl.errors import GraphError, ParameterError, option, require, suggestion
 from graphcl.errors import counted as counted
 from graphcl.tabular.duck import is_query
 from graphcl.tabular.preparation import Preparation
@@ -197,6 +197,20 @@ class TableOptions:
                     f"{option(name)}: {', '.join(map(str, value))}: a graph of one type has one "
                     f"column; give {option(name)} once"
                 )
+
+    @classmethod
+    def named(cls, owner: str, given: Mapping[str, Any]) -> "TableOptions":
+        """Returns options that a caller gave as keywords.
+
+        Raises:
+            ParameterError: there is no such option.
+        """
+        known = [one.name for one in fields(cls)]
+        for name in given:
+            if name not in known:
+                near = suggestion(name, known)
+                raise ParameterError(f"{owner}: there is no option {name!r}{near}")
+        return cls(**given)
 
     def given(self) -> dict[str, Any]:
         """Returns the options that differ from the defaults; a preparation is not an option."""

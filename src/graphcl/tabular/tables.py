@@ -266,12 +266,13 @@ class Tables:
         elif edges:
             value, row = one.duck.row("SELECT id, row FROM unknown ORDER BY row, id LIMIT 1")
             drop = self._options.unknown_edges == "drop"
+            alike = _same_numbers(nodes, value)  # then nodes that edges add would be second ones
             nodes.problems.append(
                 Problem(
                     f"{one.source.name}: {said}, first {value!r} in row {row + 1}; "
                     + ("no edge would be left" if drop else unknown_advice())
-                    + (_same_numbers(nodes, value) or _guessed_ids(nodes)),
-                    () if drop else ("unknown_edges", "add"),
+                    + (alike or _guessed_ids(nodes)),
+                    () if drop or alike else ("unknown_edges", "add"),
                 )
             )
         nodes.complete()
@@ -390,5 +391,6 @@ def _same_numbers(nodes: NumberedNodes, unknown: str) -> str:
     query = (
         f"SELECT * REPLACE (CAST(CAST({column} AS DOUBLE) AS BIGINT) AS {column}) FROM '{table}'"
     )
-    typed = f'"{query}"'
+    plain = not set(query) & set("$`\\!")  # then a shell takes it between double quotes
+    typed = '"' + query.replace('"', '\\"') + '"' if plain else ""
     return f"{said}: with whole numbers, read it as {option('nodes', query, written=typed)}"
