@@ -20,6 +20,7 @@ import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.evaluation.probe import standardiser
+from graphcl.evaluation.smoothing import Around
 from graphcl.graphs.graph import Graph
 
 Array = npt.NDArray[Any]
@@ -39,12 +40,14 @@ class Evidence:
         standard: what standardises rows of each.
         columns: of those tables that were made of columns of nodes: how.
         first_hop: the columns of the embedding that hold its first hop.
+        around: the same tables with the graph's edges; None if there are none.
     """
 
     tables: Mapping[str, Any]
     standard: Mapping[str, Callable[[Array], Array]]
     columns: Mapping[str, "Columns"]
     first_hop: slice | None = None
+    around: Around | None = None
 
     def take(self, rows: Any) -> dict[str, Array]:
         """Returns rows of every table."""
@@ -78,6 +81,8 @@ def gather_evidence(
     tables: dict[str, Any] = {EMBEDDING: z}
     standard: dict[str, Callable[[Array], Array]] = {EMBEDDING: standardiser(z)}
     columns: dict[str, Columns] = {}
+    joined = isinstance(graph, Graph) and graph.is_plain and graph.num_edges
+    means = _means(graph) if joined else None
     if isinstance(z, np.ndarray):
         tables[UNSCALED] = z
         standard[UNSCALED] = _one_scale(z)
@@ -90,11 +95,15 @@ def gather_evidence(
             size = float(np.sqrt(z.shape[1]))
             columns[OWN] = Columns.of(x, _unit_rows, labelled, size)
             columns[OWN_SCALED] = Columns.of(x, _unit_columns(x), labelled, size)
-            if isinstance(graph, Graph) and graph.is_plain and graph.num_edges:
-                columns[NEIGHBOURS] = Columns.of(x, _unit_rows, labelled, size, _means(graph))
+            if means is not None:
+                columns[NEIGHBOURS] = Columns.of(x, _unit_rows, labelled, size, means)
             tables |= {name: one.table for name, one in columns.items()}
             standard |= dict.fromkeys(columns, _as_they_are)
-    return Evidence(tables, standard, columns, first_hop)
+    around = None
+    if means is not None and isinstance(z, np.ndarray):
+        alone = scipy.sparse.diags_array((np.diff(means.indptr) == 0).astype(np.float32))
+        around = Around(tables, labelled, (means + alone).tocsr())
+    return Evidence(tables, standard, columns, first_hop, around)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,41 +6,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.answers.evidence import first_hop, gather_evidence
+from graphcl.answers.evidence import first_hop
 from graphcl.answers.inputs import chosen_rows, embeddings_of, graph_of, ids_of
+from graphcl.answers.labels import KnownLabels, known_labels
+from graphcl.answers.learning import learn
 from graphcl.errors import GraphError, RunError, counted, is_command, option, require
-from graphcl.evaluation.calibration import PredictionError, fit_calibrated, measure
+from graphcl.evaluation.prediction_error import PredictionError, measure
 from graphcl.files.records import Answer
 from graphcl.graphs.collection import of_labelled_type
 from graphcl.graphs.nodes import Nodes
-from graphcl.graphs.validation import is_labelled, numbered_labels
+from graphcl.graphs.validation import is_labelled
 
 Array = npt.NDArray[Any]
 NODES = ("unlabelled", "all")
 LEARN = ("all", "train")
-_BLOCK = 1 << 16  # nodes that are predicted at a time
-
-
-@dataclass(frozen=True, eq=False)
-class KnownLabels:
-    """What is known of the labels of all nodes.
-
-    Attributes:
-        targets: 0/1 ``[nodes, classes]``; a row of zeros where nothing is known.
-        known: which nodes are labelled, ``[nodes]`` booleans.
-        classes: the name or number of each column.
-        several: whether a node may have several labels.
-    """
-
-    targets: Array
-    known: Array
-    classes: tuple[Any, ...]
-    several: bool
-
-    def only(self, nodes: Array) -> "KnownLabels":
-        """Returns the labels of some nodes, ``[nodes]`` booleans; the others become unknown."""
-        known = self.known & nodes
-        return KnownLabels(self.targets * known[:, None], known, self.classes, self.several)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -259,83 +238,28 @@ def predict_known(
         raise GraphError(
             f"predict: all {len(z):,} nodes have a label; hide some, or ask for all nodes"
         )
-    labelled = np.flatnonzero(known.known)
-    evidence = gather_evidence(z, labelled, graph=graph, first_hop=columns)
-    probe = fit_calibrated(
-        evidence.take(labelled),
-        known.targets[labelled],
-        several=known.several,
-        seed=seed,
-        standard=evidence.standard,
-        names=ids[labelled],
-    )
+    learned = learn(z, ids, known, graph=graph, first_hop=columns, seed=seed)
     if not isinstance(nodes, str):
         rows = chosen_rows(ids, nodes, None, "predict")
     else:
         rows = np.arange(len(z)) if nodes == "all" else np.flatnonzero(~known.known)
-    starts = range(0, max(1, len(rows)), _BLOCK)
-    blocks = [probe.probabilities(evidence.take(rows[start : start + _BLOCK])) for start in starts]
-    probabilities = np.concatenate(blocks)
-    held: Array = np.full((len(z), known.targets.shape[1]), np.nan)
-    held[labelled] = probe.held_out
-    there = ~np.isnan(held[rows]).any(axis=1)
-    probabilities[there] = held[rows][there]
-    counts = known.targets[labelled].sum(axis=0)
+    probe = learned.probe
+    counts = known.targets.sum(axis=0)
     return Predictions(
         rows=rows,
         ids=ids[rows],
         classes=known.classes,
-        probabilities=probabilities,
+        probabilities=learned.of_rows(rows),
         several=known.several,
         known=np.where(known.known[rows, None], known.targets[rows], -1),
         error=probe.error,
         labelled=tuple(counts.tolist()),
         strength=probe.strength,
         temperature=probe.temperature,
-        evidence=probe.weights,
+        evidence=learned.weights,
     )
 
 
 def _check_nodes(nodes: Any) -> None:
     known = not isinstance(nodes, str) or nodes in NODES
     require(known, "predict", "nodes", f"{' or '.join(NODES)}, or a list of ids", nodes)
-
-
-def known_labels(labels: Any, ids: Any, names: tuple[Any, ...] = ()) -> KnownLabels:
-    """Returns labels in one form, from any that `predict` takes.
-
-    Raises:
-        GraphError: they do not fit the nodes.
-    """
-    given, own = numbered_labels(labels, ids, "predict")
-    names = own or names
-    if given.ndim not in (1, 2) or len(given) != len(ids):
-        raise GraphError(f"predict: labels {given.shape} for {len(ids)} nodes")
-    if given.ndim == 2:
-        return _from_matrix(given, names)
-    known = ~np.isnan(given) if given.dtype.kind == "f" else np.ones(len(given), np.bool_)
-    known &= given != -1
-    numbers = np.where(known, given, -1).astype(np.int64)
-    if not np.array_equal(numbers[known], given[known]) or (numbers[known] < 0).any():
-        raise GraphError("predict: class numbers must be whole, 0 or more; −1 is unlabelled")
-    found = np.unique(numbers[known])
-    classes = [names[one] if one < len(names) else one for one in found.tolist()]
-    return _one_hot(np.searchsorted(found, numbers), known, classes)
-
-
-def _from_matrix(given: Array, names: tuple[Any, ...]) -> KnownLabels:
-    whole = given.astype(np.float64)
-    unknown = np.isnan(whole) | (whole == -1)
-    if (unknown.any(axis=1) != unknown.all(axis=1)).any():
-        raise GraphError("predict: a node's labels must be known all or none; −1 is unknown")
-    known = ~unknown.any(axis=1)
-    if not np.isin(whole[known], (0, 1)).all():
-        raise GraphError("predict: several labels per node must be 0 or 1")
-    targets = np.where(known[:, None], whole, 0).astype(np.int64)
-    classes = tuple(names[one] if one < len(names) else one for one in range(given.shape[1]))
-    return KnownLabels(targets, known, classes, several=True)
-
-
-def _one_hot(codes: Array, known: Array, classes: list[Any]) -> KnownLabels:
-    targets = (codes[:, None] == np.arange(len(classes))) & known[:, None]
-    return KnownLabels(targets.astype(np.int64), known, tuple(classes), several=False)
