@@ -1,4 +1,4 @@
-"""What labels teach: probabilities of any node of a graph, and of nodes that it does not have yet."""
+"""What labels teach: probabilities of the nodes of a graph, and of nodes that it lacks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -22,7 +22,8 @@ average is smoothed over its edges as much as held-out labels say: `graphcl.eval
 
 The error that is reported is that of the folds. A fold's shares, weights and temperatures come from
 regressions, and from scores of other nodes, that were fitted without it: its labels take no part in
-anything by which its nodes are scored. So it is with the smoothing. The division into folds alone looks at all labels.
+anything by which its nodes are scored. So it is with the smoothing. The division into folds alone
+looks at all labels.
 """
 
 from collections.abc import Callable, Mapping
@@ -57,6 +58,7 @@ STRENGTHS = tuple(one for one in WIDE_STRENGTHS if one < 0.2)  # T makes up for 
 _TEMPERATURES = np.geomspace(1 / 64, 256, 60)
 _LEVELS = np.concatenate([[0.001, 0.01], np.arange(0.04, 0.97, 0.04), [0.98, 0.99, 0.999]])
 _FINE = np.linspace(0.001, 0.999, 500)  # levels between which the loss is interpolated
+CREDIT = 1.0  # the power of the likelihood by which inputs and strengths are weighed
 _LEAST_WEIGHT = 0.01  # of a strength that is worth its time
 _BLOCK = 1 << 16  # rows that are scored at a time
 _VALUES = 1 << 24  # inputs and outputs of regressions that are fitted at once, 64 MB
@@ -130,9 +132,11 @@ class HeldOut:
         once = 1 / times[node]  # a node counts once, however often it was held out
         loss = self.losses @ once
         fine = PchipInterpolator(_LEVELS, loss, axis=1)(_FINE)
-        likelihood = np.exp(fine.min() - fine)
-        weight = likelihood.sum(axis=1) / likelihood.sum()
-        level = (likelihood @ _FINE) / likelihood.sum(axis=1).clip(min=1e-300)
+        likelihood = np.exp(fine.min(axis=1, keepdims=True) - fine)
+        level = (likelihood @ _FINE) / likelihood.sum(axis=1)
+        evidence = np.log(likelihood.sum(axis=1)) - fine.min(axis=1)
+        weight = np.exp(CREDIT * (evidence - evidence.max()))
+        weight /= weight.sum()
         return [
             Term(
                 place,
@@ -306,7 +310,7 @@ def _mean_of_rows(found: Array, rows: Array, count: int) -> tuple[Array, Array]:
 def _is_bounded(around: Around, division: Division, targets: Array) -> bool:
     """Returns whether smoothing can be tried in a bounded time."""
     jobs = len(division.parts) + 2 * len(division.pairs)
-    return jobs * around.means.shape[0] * targets.shape[1] <= MOST_VALUES
+    return bool(jobs * around.means.shape[0] * targets.shape[1] <= MOST_VALUES)
 
 
 def _smooth_folds(
@@ -377,10 +381,10 @@ def _hold_out(
     every = [*parts, *(pair for _, _, pair in pairs)]
     of_each, fitted = [], []
     for table in tables:
-        found = _fit_parts(table, targets, every, several)
-        fitted.append(found)
+        own = _fit_parts(table, targets, every, several)
+        fitted.append(own)
         of_each.append(
-            [_scores(one, table[test]) for one, (_, test) in zip(found, every, strict=True)]
+            [_scores(one, table[test]) for one, (_, test) in zip(own, every, strict=True)]
         )
     scores = [np.concatenate(some) for some in zip(*of_each, strict=True)]
     held = _gather(parts, scores[: len(parts)], targets, division.folds, several)
