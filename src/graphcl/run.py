@@ -35,7 +35,7 @@ from graphcl.tabular.options import TableOptions
 if TYPE_CHECKING:  # each is imported by the answer that needs it
     from graphcl.answers.grouping import Groups
     from graphcl.answers.linking import LinkEvaluation, Links
-    from graphcl.answers.prediction import Predictions
+    from graphcl.answers.prediction import Estimates, Predictions
     from graphcl.answers.similar import Neighbours
     from graphcl.estimator import GraphCL
     from graphcl.graphs.graph import Graph
@@ -269,9 +269,9 @@ class Run:
         nodes: Any = "unlabelled",
         learn: str = "all",
         node_type: str | None = None,
-        seed: int = 0,
         on_note: Callable[[str], object] = lambda _: None,
-    ) -> "Predictions":
+        **asked: Any,
+    ) -> "Predictions | Estimates":
         """Returns labels and calibrated probabilities of nodes, learned from the labelled ones.
 
         Args:
@@ -280,14 +280,15 @@ class Run:
             learn: from ``all`` labels; or from those of ``train`` and validation nodes: the error
                 on the test nodes is then in `Predictions.test`.
             node_type: of a graph with types: which; None is the only one with labels.
-            seed: decides the folds.
             on_note: is told if the graph cannot be read; own columns then tell nothing.
+            asked: `wanted`, `precision`, `cost`, `shares`, `using`, `rivals`, `why`, `level`,
+                `label_kind` and `seed`, as of `graphcl.predict`.
 
         Raises:
             RunError: the run has no labels, or no split to learn from.
             GraphError: the labels do not fit the nodes.
         """
-        from graphcl.answers.evidence import first_hop
+        from graphcl.answers.evidence import embedding_parts
         from graphcl.answers.prediction import predict_nodes
 
         z, own = self.rows(node_type, is_labelled)
@@ -295,12 +296,12 @@ class Run:
         trained = config.origin.graph
         parted = bool(trained) and is_parts(Path(trained))
         hint = f", or pass {option('graph', trained)}" if parted else ""
-        how: Any = {"nodes": nodes, "learn": learn, "seed": seed, "hint": hint}
+        how: Any = {"nodes": nodes, "learn": learn, "hint": hint, **asked}
         graph: Any = None if self._shards else self._readable_graph(on_note, needed=False)[0]
         if graph is not None:
             kind = self.type_of(self.type_folder(node_type, is_labelled))
             graph = graph if kind is None else graph.type(kind)
-            how |= {"graph": graph, "columns": first_hop(config.recipe, graph.num_features)}
+            how |= {"graph": graph, "parts": embedding_parts(config.recipe, graph.num_features)}
         return predict_nodes(z, own, labels, name=str(self.path), **how)
 
     def cluster(

@@ -24,7 +24,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, MaxAbsScaler, StandardScaler
 from threadpoolctl import threadpool_limits
 
-from graphcl.evaluation.calibration import _ascending, deal
+from graphcl.evaluation.folds import ascending, deal
 
 Array = npt.NDArray[Any]
 _Make = Callable[[Any, Array, int], Any]  # rows, targets and a seed to a model
@@ -87,7 +87,7 @@ def rivals(
     random, shape = np.random.default_rng(seed), targets.shape[1:]
     if kind == "several" and shape[0] > MOST_LABELS:
         return []
-    order = np.arange(len(targets)) if names is None else _ascending(names)
+    order = np.arange(len(targets)) if names is None else ascending(names)
     if len(order) > MOST_ROWS:
         order = order[np.sort(random.choice(len(order), MOST_ROWS, replace=False))]
     number, exclusive = kind == "number", kind == "classes"

@@ -77,6 +77,15 @@ def divide(targets: Array, several: bool, random: np.random.Generator) -> Divisi
     return Division(folds, parts, pairs) if parts else None
 
 
+def ascending(names: Any) -> Array:
+    """Returns the order of ids: as numbers if they are numbers, or else as texts."""
+    given = np.asarray(names)
+    if given.dtype.kind not in "iu":
+        given = np.array([str(one) for one in given.tolist()], dtype=object)
+    found: Array = np.argsort(given, kind="stable")
+    return found
+
+
 def _tells(targets: Array) -> bool:
     """Returns whether there is something to learn from these labels."""
     return len(targets) > 0 and bool((targets.sum(axis=0) < len(targets)).any())

@@ -380,11 +380,12 @@ def redraw(y: Array, given: Array, random: np.random.Generator) -> Array:
     return drawn
 
 
-def f1(y: Array, predicted: Array, average: str = "macro") -> float:
+def f1(y: Array, predicted: Array, average: str = "macro", weight: Array | None = None) -> float:
     """Returns scikit-learn's F1 score; a class that neither array has scores 0."""
     from sklearn.metrics import f1_score
 
-    return float(f1_score(y, predicted, average=average, zero_division=0))
+    options: Any = {"average": average, "zero_division": 0, "sample_weight": weight}
+    return float(f1_score(y, predicted, **options))
 
 
 def standardiser(z: Array) -> Callable[[Array], Array]:

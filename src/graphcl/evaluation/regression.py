@@ -34,7 +34,7 @@ import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
 from graphcl.errors import GraphError, require
-from graphcl.evaluation.calibration import _ascending
+from graphcl.evaluation.folds import ascending
 from graphcl.evaluation.probe import check_embeddings, standardiser, within_span
 from graphcl.files.records import Answer
 
@@ -63,7 +63,7 @@ class NumberError(Answer):
             what a constant has.
         baseline_mae: the mean absolute error of one answer for all nodes, their median.
         coverage: fraction of held-out values within their interval, which is made of the errors of
-            the other folds.
+            the other folds; None if there are no intervals.
         level: the fraction that is wanted.
         nodes: how many nodes were held out, each in turn.
         folds: into how many parts.
@@ -74,11 +74,16 @@ class NumberError(Answer):
     rmse: float
     r2: float
     baseline_mae: float
-    coverage: float
+    coverage: float | None
     level: float
     nodes: int
     folds: int
     how: str = "cross-validation"
+
+    @property
+    def headline(self) -> tuple[str, float, float]:
+        """What matters most, its value, and that of one answer for all nodes."""
+        return "R²", self.r2, 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +157,7 @@ def fit_regression(
         what = f"{values[~np.isfinite(values)][0]} is not a number" if len(values) else "none given"
         raise GraphError(f"predict: values to learn from: {what}")
     random = np.random.default_rng(seed)
-    order = np.arange(len(values)) if names is None else _ascending(names)
+    order = np.arange(len(values)) if names is None else ascending(names)
     if len(order) > MOST_FITTED:
         order = order[np.sort(random.choice(len(order), MOST_FITTED, replace=False))]
     held_out, values = np.full(len(values), np.nan), values[order]
@@ -294,7 +299,7 @@ def measure_number(
     found: Array,
     values: Array,
     *,
-    coverage: float,
+    coverage: float | None = None,
     level: float = LEVEL,
     folds: int = 1,
     how: str = "cross-validation",

@@ -299,18 +299,22 @@ class _Service:
         if new is not None:
             found = self._served.predict_new(z, new)
         else:
-            found = self._served.predict(np.asarray(rows))
+            found = self._served.predict(np.asarray(rows), why=asked.why)
         listed = [_with_id(name, one) for name, one in zip(names, found, strict=True)]
         columns: Columns = {"id": names}
-        if found and "label" in found[0]:
+        if found and "value" in found[0]:
+            columns |= {name: [one[name] for one in found] for name in ("value", "low", "high")}
+        elif found and "label" in found[0]:
             labels = [one["label"] for one in found]
             whole = all(isinstance(one, int) for one in labels)
             columns["label"] = labels if whole else [str(one) for one in labels]
             columns["probability"] = [one["probability"] for one in found]
         else:
             columns["labels"] = [one["labels"] for one in found]
-        for name in found[0]["probabilities"]:
+        for name in found[0].get("probabilities", ()):
             columns[f"probability of {name}"] = [one["probabilities"][name] for one in found]
+        if asked.why:
+            columns["why"] = [one["why"]["text"] for one in found]
         return {"nodes": listed}, columns
 
     def links(self, asked: Asked) -> Answer:
