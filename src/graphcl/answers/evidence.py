@@ -30,6 +30,7 @@ MOST_ROWS = 2000  # labelled nodes whose columns span it
 MOST_BYTES = 1 << 28  # of such a table; without it, the embedding has to do
 EMBEDDING, UNSCALED, FIRST_HOP = "embedding", "embedding, unscaled", "one hop of the embedding"
 OWN, OWN_SCALED, NEIGHBOURS = "own columns", "own columns, scaled", "columns two hops away"
+TOGETHER = "embedding and own columns"
 ITSELF, NEAR, FAR = "own columns", "neighbours", "their neighbours"  # parts of an embedding
 SURROUNDINGS = "surroundings"  # of a recipe whose hops do not stand side by side
 
@@ -67,6 +68,9 @@ class Evidence:
         found = {EMBEDDING: z, UNSCALED: z}
         found |= {FIRST_HOP: z[:, self.parts[NEAR]]} if NEAR in self.parts else {}
         made = {name: one.of_new(x, neighbours) for name, one in self.columns.items()}
+        if TOGETHER in self.tables:
+            both = [self.standard[EMBEDDING](z), made[OWN_SCALED]]
+            made[TOGETHER] = np.concatenate(both, axis=1, dtype=np.float32)
         return {name: (found | made)[name] for name in self.tables}
 
     def without(self, part: str, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -76,8 +80,11 @@ class Evidence:
         found = dict(inputs)
         for name, rows in inputs.items():
             some = slice(None) if name in whole else None
-            if name in (EMBEDDING, UNSCALED):
+            if name in (EMBEDDING, UNSCALED, TOGETHER):
                 some = self.parts.get(part)
+            if name == TOGETHER and part == ITSELF:  # its own columns are on both sides
+                dim = self.tables[EMBEDDING].shape[1]
+                some = np.r_[some or slice(0, 0), dim : rows.shape[1]]
             if some is not None:
                 found[name] = rows.copy()
                 found[name][:, some] = self._averages[name][some]
@@ -119,6 +126,9 @@ def gather_evidence(
                 columns[NEIGHBOURS] = Columns.of(x, _unit_rows, labelled, size, means)
             tables |= {name: one.table for name, one in columns.items()}
             standard |= dict.fromkeys(columns, _as_they_are)
+            own, of_own = standard[EMBEDDING], columns[OWN_SCALED].table
+            tables[TOGETHER] = np.concatenate([own(z), of_own], axis=1, dtype=np.float32)
+            standard[TOGETHER] = _as_they_are
     around = None
     if means is not None and isinstance(z, np.ndarray):
         alone = scipy.sparse.diags_array((np.diff(means.indptr) == 0).astype(np.float32))

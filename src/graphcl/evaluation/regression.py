@@ -273,16 +273,19 @@ def _hold_out(ridges: list[_Ridge], folds: list[Array], scale: _Scale) -> tuple[
     held: Array = np.empty(len(scaled))
     for nodes, some in zip(folds, others, strict=True):
         seen.append((nodes, np.stack([ridge.without(nodes) for ridge in ridges])))
-        held[nodes] = scale.mean(seen[-1][1], _weigh(some, scaled))
-    return _weigh(seen, scaled), held
+        held[nodes] = scale.mean(seen[-1][1], _weigh(some, scaled, scale))
+    return _weigh(seen, scaled, scale), held
 
 
-def _weigh(seen: Iterable[_Seen], scaled: Array) -> Array:
+def _weigh(seen: Iterable[_Seen], scaled: Array, scale: _Scale) -> Array:
     """Returns the weights of terms by the likelihood of held-out values, together 1."""
     nodes = np.concatenate([some for some, _ in seen])
-    errors = np.concatenate([found for _, found in seen], axis=2) - scaled[nodes]
-    likelihood = -len(nodes) / 2 * np.log(np.square(errors).sum(axis=2) + 1e-24)
-    likelihood[..., 1:] -= scaled[nodes, 1:].sum(axis=0)  # the derivative of the logarithm
+    found = np.concatenate([some for _, some in seen], axis=2)
+    errors = [
+        scale.back(found[..., place], log) / scale.unit - scaled[nodes, 0]
+        for place, log in enumerate(scale.logs)
+    ]
+    likelihood = -len(nodes) * np.log(np.abs(np.stack(errors, axis=-1)).sum(axis=2) + 1e-12)
     weights: Array = np.exp(likelihood - likelihood.max())
     weights[weights < _LEAST_WEIGHT * weights.max()] = 0
     weights /= weights.sum()
