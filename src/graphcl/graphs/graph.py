@@ -568,13 +568,11 @@ class Graph(NoArray):
                 counted(self.num_edges, "edge"),
                 counted(self.num_features, f"{kind} feature"),
             ]
-            if self.y is not None:
-                parts.append(counted(self.num_classes, "class", "classes"))
-            return ", ".join(parts)
+            return ", ".join([*parts, *filter(None, [self.only_type.described_labels])])
         parts = []
         for name, one in self.nodes.items():
             own = [counted(one.num_nodes, "node"), counted(one.num_features, "feature")]
-            own += [counted(one.num_classes, "class", "classes")] if one.num_classes else []
+            own += filter(None, [one.described_labels])
             parts.append(f"{name}: {', '.join(own)}")
         parts += [
             f"{one.source} {one.name} {one.target}: {counted(one.num_edges, 'edge')}"
