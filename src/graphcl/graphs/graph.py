@@ -121,7 +121,8 @@ class Graph(NoArray):
             y: class numbers (−1: unlabelled), or a 0/1 matrix for several labels per node (a row
                 of −1 or NaN: unlabelled; of zeros: none of them); or names of classes: an array of
                 texts (None: unlabelled), a mapping from ids, or a pandas Series, by its index of
-                ids. `class_names` are then these.
+                ids. `class_names` are then these. Numbers with fractions are a number to predict
+                (NaN: unknown), as are whole ones that are not an array of integers, if many differ.
             edge_weight: a positive number per column of `edge_index`. Weights of columns that name
                 the same edge are added. If every edge is listed in both directions with equal
                 weights, each edge counts once.
