@@ -49,6 +49,10 @@ BARE = "ring.csv --nodes people.csv --ignore topic"
 MANY = {
     "n.csv": "id,v,c\n" + "".join(f"{'abcd'[i] if i < 4 else i},{i},c{i}\n" for i in range(1100))
 }
+AGES = {
+    "n.csv": "id,v,c\n"
+    + "".join(f"{'abcd'[i] if i < 4 else i},{i},{18 + i % 25}\n" for i in range(1000))
+}
 ROWS = [
     # Tables: columns
     Row("has a comma before three", CHECK, table("c", '"1,234"', '"2,345"')),
@@ -104,6 +108,18 @@ ROWS = [
         "check edges.csv --label t",
         table("t", "u"),
         {"--nodes": "--nodes n.csv"},
+    ),
+    Row(
+        "if it has classes, pass",
+        CHECK + " --label c",
+        table("c", "1.5", "2.5"),
+        take="if it has classes.*",
+    ),
+    Row(
+        "if it is a number to predict, pass",
+        CHECK + " --label c",
+        AGES,
+        take="if it is a number to predict.*",
     ),
     Row(
         "no labels; pass --label",

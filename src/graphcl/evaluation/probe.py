@@ -223,6 +223,7 @@ def linear_probe(
     y = graph.y
     if y is None:
         raise GraphError("probe: the graph has no labels")
+    require_classes(y, "probe")
     if is_cross_validated(graph, y):
         check_embeddings(z)
         several = y.ndim == 2
@@ -458,6 +459,16 @@ def scored_split(
     return train, val, test
 
 
+def require_classes(y: Array, owner: str) -> None:
+    """Refuses a number to predict, where classes are to be told apart.
+
+    Raises:
+        GraphError: the label is a number.
+    """
+    if y.dtype.kind == "f":
+        raise GraphError(f"{owner}: the label is a number, not a class; predict answers it")
+
+
 def node_split(
     graph: Labelled, y: Array, seed: int, *, owner: str = "probe"
 ) -> tuple[Array, Array, Array]:
@@ -468,6 +479,7 @@ def node_split(
     Raises:
         GraphError: a part of the split is not given, or train or validation nodes have no label.
     """
+    require_classes(y, owner)
     labelled = is_labelled(y)
     if isinstance(graph, GraphCollection):
         ends = np.cumsum(graph.split_nodes)[:2]

@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.errors import GraphError, counted, option
-from graphcl.graphs.validation import is_labelled
+from graphcl.errors import GraphError, counted, option, require
+from graphcl.graphs.validation import FEW_VALUES, is_labelled
 from graphcl.store.columns import Names
 from graphcl.tabular import columns as table_columns
 from graphcl.tabular.beside import TagTable, load_ids, open_vectors, place_vectors
+from graphcl.tabular.cells import is_written
 from graphcl.tabular.columns import IdColumn, common_kind
 from graphcl.tabular.duck import Duck, is_query, quoted
 from graphcl.tabular.features import (
@@ -32,6 +33,7 @@ from graphcl.tabular.graph_formats import MatrixFeatures, NodeMatrix, read_featu
 from graphcl.tabular.labels import (
     is_list,
     read_labels,
+    read_number,
     read_several_labels,
     read_split,
     separator_in,
@@ -465,8 +467,8 @@ class NumberedNodes:
         fields: dict[str, Any] = {
             name: self._padded(one, False) for name, one in self._masks.items()
         }
-        if self._y is not None:  # −1 where a node has none
-            fields["y"] = self._padded(self._y, -1)
+        if self._y is not None:
+            fields["y"] = self._padded(self._y, np.nan if self._y.dtype.kind == "f" else -1)
         ids, report = self.node_ids(), self.report
         fields |= {"class_names": report.class_names, "preparation": report.preparation}
         return fields | ({} if ids is None else {"node_ids": ids})
@@ -474,7 +476,7 @@ class NumberedNodes:
     @property
     def num_classes(self) -> int:
         """Number of classes, or of labels per node if there are several; 0 without labels."""
-        if self._y is None:
+        if self._y is None or self._y.dtype.kind == "f":
             return 0
         return int(self._y.max()) + 1 if self._y.ndim == 1 else int(self._y.shape[1])
 
@@ -490,8 +492,9 @@ class NumberedNodes:
             )
         return self.source
 
-    def _read_labels(self) -> npt.NDArray[np.int64] | None:
+    def _read_labels(self) -> npt.NDArray[Any] | None:
         names, report, separator = self._labels, self.report, self.options.label_separator
+        kind = self.options.label_kind
         if not self.options.label:
             if separator is not None:
                 raise GraphError(
@@ -502,11 +505,25 @@ class NumberedNodes:
         source = self._columns_for("label")
         report.columns["label"] = ", ".join(names)
         if len(names) > 1 or separator is not None or is_list(source, names[0]):
+            alone = "classes, if a node may have several labels"
+            require(kind != "number", "tables", option("label_kind"), alone, kind)
             y, report.class_names = read_several_labels(self.duck, source, names, separator)
             self._say_labels(y, "label per node", "labels per node")
             return y
+        if self.options.decimal and is_written(source, names[0]):
+            source = replace(source, decimals={names[0]: self.options.decimal})
+        number = read_number(self.duck, source, names[0], kind)
+        if number is not None:
+            self._say_number(number, kind)
+            return number
         y, report.class_names = read_labels(self.duck, source, names[0])
         self._say_labels(y, "class", "classes")
+        whole = all(one.lstrip("-").isdecimal() for one in report.class_names)
+        if kind == "auto" and whole and len(report.class_names) > FEW_VALUES:
+            report.notes.append(
+                f"nodes: {names[0]!r} has many classes; if it is a number to predict, pass "
+                f"{option('label_kind', 'number')}"
+            )
         found = separator_in(self.duck, names[0]) if report.class_names else ""
         if found:
             report.notes.append(
@@ -514,6 +531,15 @@ class NumberedNodes:
                 f"pass {option('label_separator', found, written=repr(found))}"
             )
         return y
+
+    def _say_number(self, y: npt.NDArray[np.float64], kind: str) -> None:
+        unknown, known = int(np.isnan(y).sum()), y[~np.isnan(y)]
+        said = (
+            f"nodes: {self._labels[0]!r} is a number to predict, {known.min():g} to {known.max():g}"
+            + (f"; {counted(unknown, 'node')} without it" if unknown else "")
+            + (f"; if it has classes, pass {option('label_kind', 'classes')}" * (kind == "auto"))
+        )
+        self.report.notes.append(Usual(said))
 
     def _say_labels(self, y: npt.NDArray[np.int64], one: str, several: str) -> None:
         classes = self.report.class_names
