@@ -44,13 +44,15 @@ def test_terms_are_weighed_by_the_likelihood_of_held_out_values():
     found = scaled + random.normal(size=(2, 3, 6, 2)) / 3  # inputs, strengths, nodes, scales
     expected = np.zeros((2, 3, 2))
     for one in np.ndindex(2, 3, 2):
-        squares = sum((found[one[0], one[1], i, one[2]] - scaled[i, one[2]]) ** 2 for i in range(6))
-        expected[one] = squares ** (-6 / 2)
-        for i in range(6 * one[2]):
-            expected[one] /= scaled[i, 0]
+        total = 0.0
+        for i in range(6):
+            value = found[one[0], one[1], i, one[2]]
+            total += abs((np.exp(value) if one[2] else value) - scaled[i, 0])
+        expected[one] = total**-6
     expected[expected < 0.01 * expected.max()] = 0
     seen = [(np.arange(4), found[:, :, :4]), (np.arange(4, 6), found[:, :, 4:])]
-    weights = regression._weigh(seen, scaled)
+    scale = regression._Scale(1.0, 0.0, 1e-9, (False, True))
+    weights = regression._weigh(seen, scaled, scale)
     assert weights == pytest.approx(expected / expected.sum())
 
 

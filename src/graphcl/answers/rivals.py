@@ -37,21 +37,30 @@ STRENGTHS = np.logspace(-4, 1, 6)  # C of logistic regression; 1 / C is the pena
 
 @dataclass(frozen=True, eq=False)
 class Rival:
-    """A plain model, and what it says of labelled nodes that it has not seen.
+    """A plain model; it is fitted when somebody asks.
 
     Attributes:
         name: what it is.
-        held_out: probabilities ``[labelled, outputs]``, or numbers ``[labelled]``; NaN for nodes
-            that it was not asked about.
         neighbours: whether it also sees the means of the neighbours' columns.
         fit: returns scikit-learn's model, fitted to the labelled nodes; of several labels per node,
             a list with one for each.
+        ask: returns what it says of labelled nodes that it has not seen.
+        shape: of an answer.
     """
 
     name: str
-    held_out: Array
     neighbours: bool
     fit: Callable[[], Any]
+    ask: Callable[[], Array]
+    shape: tuple[int, ...]
+
+    @cached_property
+    def held_out(self) -> Array:
+        """Probabilities ``[labelled, outputs]``, or numbers ``[labelled]``, of nodes not seen.
+
+        They are NaN for nodes that it was not asked about.
+        """
+        return self.ask()
 
     @cached_property
     def _fitted(self) -> Any:
@@ -65,13 +74,13 @@ class Rival:
             means: the means of their neighbours' columns, if the model sees them.
         """
         rows = _side_by_side(x, means) if self.neighbours else x
-        return _answers(self._fitted, rows, self.held_out.shape[1:])
+        return _answers(self._fitted, rows, self.shape)
 
 
 def rivals(
     x: Any, means: Any, targets: Array, *, kind: str, seed: int = 0, names: Any = None
 ) -> list[Rival]:
-    """Returns plain models of the labelled nodes, cross-validated.
+    """Returns plain models of the labelled nodes.
 
     Args:
         x: the columns of the labelled nodes, dense or sparse ``[labelled, columns]``.
@@ -105,14 +114,19 @@ def rivals(
         regression = "ridge regression" if number else "logistic regression"
         plans += [(regression, _regression, False), ("boosted trees", _trees, False)]
         plans += [] if means is None else [("boosted trees with neighbours", _trees, True)]
-    found = []
-    for name, make, neighbours in plans:
-        rows = (_side_by_side(own, means) if neighbours else own)[order]
+
+    def ask(make: _Make, rows: Any) -> Array:
         held = np.full((len(targets), *shape), np.nan)
         for asked in (fold == place for place in (np.unique(fold) if len(y) > 1 else ())):
             model = _fit(make, rows[~asked], y[~asked], seed)
             held[order[asked]] = _answers(model, rows[asked], shape)
-        found.append(Rival(name, held, neighbours, partial(_fit, make, rows, y, seed)))
+        return held
+
+    found = []
+    for name, make, neighbours in plans:
+        rows = (_side_by_side(own, means) if neighbours else own)[order]
+        fit = partial(_fit, make, rows, y, seed)
+        found.append(Rival(name, neighbours, fit, partial(ask, make, rows), shape))
     return found
 
 

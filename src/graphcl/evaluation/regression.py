@@ -2,17 +2,17 @@ r"""A probe for a number: ridge regressions, averaged, with intervals that hold 
 
 As in `graphcl.evaluation.calibration`, labelled nodes are held out in turn, regressions are fitted
 to every *input* with every strength of the penalty, and none of them is chosen: predictions are
-averaged, weighted by the likelihood of the held-out values. A term's errors are Gaussian with a
-variance of its own. All variances are equally credible beforehand, on a log scale, so the
-likelihood of n values with the held-out errors e is
+averaged, weighted by the likelihood of the held-out values. A term's errors are Laplacian with a
+scale of its own: what counts is the mean absolute error, and a few far values do not decide. All
+scales are equally credible beforehand, so the likelihood of n values with held-out errors e is
 
-.. math:: \Big( \sum_i e_i^2 \Big)^{-n / 2} .
+.. math:: \Big( \sum_i |e_i| \Big)^{-n} .
 
 From few values the weights are nearly equal and the average is cautious; from many, the best term
 has nearly all of the weight. A fold's weights come from regressions that were fitted without it.
 
-Values of 0 and more that span a decade are also predicted on a log scale: the likelihood, with the
-derivative of the logarithm, tells which scale it is. What is predicted is then a median.
+Values of 0 and more that span a decade are also predicted on a log scale, which competes with the
+others by the errors of its values. What is predicted is then a median.
 
 A regression without some nodes S follows from that with all nodes: with its hat matrix H and its
 errors r, the errors of S are :math:`(I - H_{SS})^{-1} r_S`. So every input has one
