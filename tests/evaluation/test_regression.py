@@ -170,7 +170,7 @@ def test_what_is_no_number_is_refused():
     for wrong in (np.nan, np.inf):
         with pytest.raises(GraphError, match=f"{wrong} is not a number"):
             fit_regression(inputs, np.where(np.arange(10) == 3, wrong, values))
-    with pytest.raises(GraphError, match="none given"):
+    with pytest.raises(ParameterError, match="values must be at least one"):
         fit_regression({name: table[:0] for name, table in inputs.items()}, values[:0])
     with pytest.raises(GraphError, match="nan at row 2"):
         fit_regression({"x": np.where(np.arange(10)[:, None] == 2, np.nan, 1.0)}, values)
