@@ -50,6 +50,7 @@ FOLDS, FOLD_NODES = 20, 100  # at least so many folds, of at most so many nodes
 FEW_NODES = 300  # of more, not all other folds tell the weights of a fold, but the two beside it
 MOST_FITTED = 20_000  # values; more do not change the regression's first digits
 _LEAST_WEIGHT = 0.01  # of a term that is worth its time
+_BEYOND = np.array([1, 0])  # how far predictions may go beyond what was seen, on each scale
 _BLOCK = 1 << 16  # rows that are predicted at a time
 
 
@@ -206,9 +207,9 @@ class _Scale:
         return np.log(np.maximum(found + self.shift, self.least)) if log else found
 
     def back(self, scaled: Array, log: bool) -> Any:
-        """Returns what they stand for; an exponential is no more than ten times what was seen."""
-        plain = np.exp(np.minimum(scaled, np.log(10))) - self.shift if log else scaled
-        return np.maximum(plain, 0 if log else -np.inf) * self.unit
+        """Returns what they stand for."""
+        with np.errstate(over="ignore"):
+            return (np.maximum(np.exp(scaled) - self.shift, 0) if log else scaled) * self.unit
 
     def mean(self, scaled: Array, weights: Array) -> Array:
         """Returns the average of ``[…, strengths, rows, scales]`` by weight, as values."""
@@ -217,6 +218,16 @@ class _Scale:
             each = self.back(scaled[..., place], log).reshape(-1, len(found))
             found += weights[..., place].ravel() @ each
         return found
+
+
+def _range(values: Array) -> tuple[Array, Array]:
+    """Returns between which numbers predictions have to be, on each scale.
+
+    A line may go on beyond what was seen for as far again; an exponential of a line may not.
+    """
+    low, high = values.min(axis=0), values.max(axis=0)
+    beyond = (high - low) * _BEYOND[: len(low)]
+    return low - beyond, high + beyond
 
 
 class _Ridge:
@@ -234,14 +245,15 @@ class _Ridge:
 
     def predict(self, rows: Array) -> Any:
         """Returns predictions ``[strengths, rows, scales]``."""
-        return ((rows - self._mean) @ self._basis) @ self._weights + self._centre
+        found = ((rows - self._mean) @ self._basis) @ self._weights + self._centre
+        return found.clip(*_range(self.values))
 
     def without(self, nodes: Array) -> Any:
         """Returns predictions of nodes by regressions that are fitted without them, as above."""
         own = self._rows[nodes]
         hat = (own * self._shrink[:, None]) @ own.T + 1 / len(self._rows)
-        own_errors = np.linalg.solve(np.eye(len(nodes)) - hat, self._errors[:, nodes])
-        return self.values[nodes] - own_errors
+        errors = np.linalg.solve(np.eye(len(nodes)) - hat, self._errors[:, nodes])
+        return (self.values[nodes] - errors).clip(*_range(np.delete(self.values, nodes, axis=0)))
 
 
 def _hold_out(ridges: list[_Ridge], folds: list[Array], scale: _Scale) -> tuple[Array, Array]:
