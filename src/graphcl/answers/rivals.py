@@ -188,15 +188,13 @@ def _trees(rows: Any, y: Array, seed: int) -> Any:
         min_samples_leaf=int(np.clip(len(y) // 20, 2, 20)),
         random_state=seed,
     )
-    dense = FunctionTransformer(_dense, accept_sparse=True)
-    return make_pipeline(_best(rows, y, TREE_COLUMNS), dense, model)
+    sparse = scipy.sparse.issparse(rows)
+    dense = FunctionTransformer(lambda one: one.toarray(), accept_sparse=True)
+    best = _best(rows, y, TREE_COLUMNS)
+    return make_pipeline(best, dense if sparse else "passthrough", model)
 
 
 def _best(rows: Any, y: Array, most: float) -> Any:
     """Returns what keeps the columns that tell most by an F-test."""
     score = f_regression if y.dtype.kind == "f" else f_classif
     return SelectKBest(score, k=most) if rows.shape[1] > most else "passthrough"
-
-
-def _dense(rows: Any) -> Array:
-    return np.asarray(rows.toarray() if scipy.sparse.issparse(rows) else rows)

@@ -33,10 +33,11 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
-from graphcl.errors import GraphError, require
+from graphcl.errors import require
 from graphcl.evaluation.folds import ascending
 from graphcl.evaluation.probe import check_embeddings, standardiser, within_span
 from graphcl.files.records import Answer
+from graphcl.graphs.validation import as_numbers
 
 Array = npt.NDArray[Any]
 _Seen = tuple[
@@ -49,6 +50,7 @@ FOLDS, FOLD_NODES = 20, 100  # at least so many folds, of at most so many nodes
 FEW_NODES = 300  # of more, not all other folds tell the weights of a fold, but the two beside it
 MOST_FITTED = 20_000  # values; more do not change the regression's first digits
 _LEAST_WEIGHT = 0.01  # of a term that is worth its time
+_BEYOND = np.array([1, 0])  # how far predictions may go beyond what was seen, on each scale
 _BLOCK = 1 << 16  # rows that are predicted at a time
 
 
@@ -149,13 +151,12 @@ def fit_regression(
         level: how often the truth is to be within the intervals.
 
     Raises:
-        GraphError: there is no value, or one that is not finite, or an embedding is not.
+        GraphError: a value or an embedding is not finite.
+        ParameterError: there is no value, or `level` is no fraction.
     """
     require(0 < level < 1, "predict", "level", "between 0 and 1", level)
-    values = np.asarray(values, np.float64)
-    if not len(values) or not np.isfinite(values).all():
-        what = f"{values[~np.isfinite(values)][0]} is not a number" if len(values) else "none given"
-        raise GraphError(f"predict: values to learn from: {what}")
+    require(len(values) > 0, "predict", "values", "at least one", len(values))
+    values = as_numbers(values, "predict")
     random = np.random.default_rng(seed)
     order = np.arange(len(values)) if names is None else ascending(names)
     if len(order) > MOST_FITTED:
@@ -210,11 +211,10 @@ class _Scale:
         found: Array = values / self.unit
         return np.log(np.maximum(found + self.shift, self.least)) if log else found
 
-    def back(self, scaled: Array, log: bool) -> Array:
-        """Returns what they stand for; an exponential is no more than ten times what was seen."""
-        plain = np.exp(np.minimum(scaled, np.log(10))) - self.shift if log else scaled
-        found: Array = np.maximum(plain, 0 if log else -np.inf) * self.unit
-        return found
+    def back(self, scaled: Array, log: bool) -> Any:
+        """Returns what they stand for."""
+        with np.errstate(over="ignore"):
+            return (np.maximum(np.exp(scaled) - self.shift, 0) if log else scaled) * self.unit
 
     def mean(self, scaled: Array, weights: Array) -> Array:
         """Returns the average of ``[…, strengths, rows, scales]`` by weight, as values."""
@@ -223,6 +223,16 @@ class _Scale:
             each = self.back(scaled[..., place], log).reshape(-1, len(found))
             found += weights[..., place].ravel() @ each
         return found
+
+
+def _range(values: Array) -> tuple[Array, Array]:
+    """Returns between which numbers predictions have to be, on each scale.
+
+    A line may go on beyond what was seen for as far again; an exponential of a line may not.
+    """
+    low, high = values.min(axis=0), values.max(axis=0)
+    beyond = (high - low) * _BEYOND[: len(low)]
+    return low - beyond, high + beyond
 
 
 class _Ridge:
@@ -235,23 +245,20 @@ class _Ridge:
         self._rows = centred @ self._basis
         length = max(float(sizes.sum()) / len(rows), 1e-30)
         self._shrink = 1 / (sizes.clip(min=0) + length * STRENGTHS[:, None])
-        along = self._rows.T @ (values - self._centre)
-        self._weights = self._shrink[:, :, None] * along
+        self._weights = self._shrink[:, :, None] * (self._rows.T @ (values - self._centre))
         self._errors = values - self._centre - self._rows @ self._weights
 
-    def predict(self, rows: Array) -> Array:
+    def predict(self, rows: Array) -> Any:
         """Returns predictions ``[strengths, rows, scales]``."""
-        found: Array = ((rows - self._mean) @ self._basis) @ self._weights + self._centre
-        return found
+        found = ((rows - self._mean) @ self._basis) @ self._weights + self._centre
+        return found.clip(*_range(self.values))
 
-    def without(self, nodes: Array) -> Array:
+    def without(self, nodes: Array) -> Any:
         """Returns predictions of nodes by regressions that are fitted without them, as above."""
         own = self._rows[nodes]
         hat = (own * self._shrink[:, None]) @ own.T + 1 / len(self._rows)
-        found: Array = self.values[nodes] - np.linalg.solve(
-            np.eye(len(nodes)) - hat, self._errors[:, nodes]
-        )
-        return found
+        errors = np.linalg.solve(np.eye(len(nodes)) - hat, self._errors[:, nodes])
+        return (self.values[nodes] - errors).clip(*_range(np.delete(self.values, nodes, axis=0)))
 
 
 def _hold_out(ridges: list[_Ridge], folds: list[Array], scale: _Scale) -> tuple[Array, Array]:
@@ -287,9 +294,8 @@ def _weigh(seen: Iterable[_Seen], scaled: Array, scale: _Scale) -> Array:
     ]
     likelihood = -len(nodes) * np.log(np.abs(np.stack(errors, axis=-1)).sum(axis=2) + 1e-12)
     weights: Array = np.exp(likelihood - likelihood.max())
-    weights[weights < _LEAST_WEIGHT * weights.max()] = 0
-    weights /= weights.sum()
-    return weights
+    weights[weights < _LEAST_WEIGHT] = 0  # the largest is 1
+    return np.asarray(weights / weights.sum())
 
 
 def half_width(errors: Array, level: float) -> float:

@@ -91,10 +91,9 @@ class Nodes:
     @property
     def described_labels(self) -> str:
         """What labels there are, in words; empty without any."""
-        if self.y is None:
-            return ""
-        classes = counted(self.num_classes, "class", "classes")
-        return "a number to predict" if self.has_number else classes
+        if self.y is None or self.has_number:
+            return "" if self.y is None else "a number to predict"
+        return counted(self.num_classes, "class", "classes")
 
     @property
     def has_number(self) -> bool:

@@ -5,7 +5,7 @@ number to predict, such as a price: `is_number` tells. Then `y` is float64, with
 known. Classes are always integers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from numbers import Real
 from typing import Any, NoReturn
@@ -223,7 +223,7 @@ def _are_class_numbers(known: Array) -> bool:
     return bool(((known == np.floor(known)) & (known >= -1) & (known < 2**53)).all())
 
 
-def as_numbers(values: Sequence[Any], owner: str) -> Array:
+def as_numbers(values: Iterable[Any], owner: str) -> Array:
     """Returns numbers, which may be written as texts.
 
     Raises:
