@@ -31,7 +31,7 @@ def test_several_graphs_have_a_report(collection, tmp_path, recipe):
     ]
     assert contents.agreement.nodes <= collection.num_nodes
     assert contents.alignment > 0
-    assert "Split" in render(contents)
+    assert '"title":"split"' in render(contents)
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,9 @@ needs all of them at once, or a batch of training, is left out: components and a
 """
 
 import logging
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import scipy.sparse
 import torch
 from scipy.sparse.csgraph import connected_components
 
+from graphcl.answers.grouping import cluster
 from graphcl.answers.inputs import shards_of_run
 from graphcl.errors import GraphCLError, GraphError, RunError, option, require
 from graphcl.estimator.fitted import Fitted
@@ -23,11 +25,8 @@ from graphcl.evaluation import linear_probe
 from graphcl.evaluation.nearest import EXACT_ROWS, nearest
 from graphcl.evaluation.splits import Confusion, probe_confusion
 from graphcl.evaluation.unsupervised import (
-    CLUSTER_COUNTS,
     Agreement,
-    Clusters,
     alignment,
-    cluster,
     effective_rank,
     mean_cosine,
     neighbour_agreement,
@@ -38,14 +37,16 @@ from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.partitioned.embeddings import ShardedEmbeddings
+from graphcl.reporting.channels import Ranking, read_ranking
 from graphcl.reporting.projection import NEIGHBOURS, principal, project, usable_method
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import describe_nodes, read_nodes, type_folder
-from graphcl.runs.results import GraphFacts, read_answers, read_result
+from graphcl.runs.results import GraphFacts, read_answer_table, read_answers, read_result
 from graphcl.runs.versions import current_run, run_root
 from graphcl.seeding import derive, generator
 from graphcl.store.header import MASKS, read_store
 from graphcl.store.reader import open_part
+from graphcl.tabular.originals import Original
 from graphcl.tabular.preparation import Preparation, read_preparation
 from graphcl.training.loop import BatchSource
 
@@ -82,7 +83,12 @@ class MapPoints:
 
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """Everything that the page shows, without markup."""
+    """Everything that the page shows, without markup.
+
+    `assigned` is the group of each node, −1 for none; it is None if there are no groups. `answers`
+    are the summaries of `graphcl.runs.results`, and that of the groups. `title` and `note` are the
+    sender's.
+    """
 
     name: str
     config: runs.RunConfig
@@ -90,7 +96,6 @@ class Contents:
     metrics: list[dict[str, Any]]
     nodes: Nodes
     points: MapPoints
-    clusters: Clusters
     uniformity: float | None
     alignment: float | None
     agreement: Agreement | None
@@ -101,7 +106,12 @@ class Contents:
     effective_rank: float | None = None
     mean_cosine: float | None = None
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)
-    columns: tuple[tuple[str, str, int], ...] = ()
+    fates: tuple[tuple[str, str, int], ...] = ()
+    columns: Sequence[Original] = ()
+    assigned: Array | None = None
+    ranking: Ranking | None = None
+    title: str = ""
+    note: str = ""
 
 
 class Sharded:
@@ -206,6 +216,9 @@ def gather(
     result: dict[str, Any] | None = None,
     node_type: str | None = None,
     sharded: Sharded | None = None,
+    columns: Callable[[Nodes], tuple[Sequence[Original], str]] = lambda _: ((), ""),
+    title: str = "",
+    note: str = "",
 ) -> Contents:
     """Reads a run and measures what its report shows.
 
@@ -220,6 +233,9 @@ def gather(
         node_type: of a typed graph: the type that the page is about. Its edges join several types,
             so `graph` is None.
         sharded: embeddings in shards, instead of those of the run; then `graph` is None.
+        columns: returns what is known of nodes, to show and to describe groups by; why not all.
+        title: of the page; empty is the graph's name.
+        note: what the sender says to the reader.
 
     Raises:
         RunError: the run is damaged, or the numbers of embeddings and nodes differ.
@@ -253,9 +269,15 @@ def gather(
     points = _place(z, method, seed)
     if len(points.rows) < len(z):
         notes.append(f"The map shows {len(points.rows):,} of {len(z):,} nodes, drawn at random.")
-    y = nodes.classes
-    classes = 0 if y is None else len(np.unique(y[y >= 0]))
-    _log.info("clusters and uniformity")
+    _log.info("groups and uniformity")
+    answers, (known, _) = read_answers(folder), columns(nodes)
+    assigned = _kept_groups(folder, answers, nodes)
+    if assigned is None:
+        answers.pop("cluster", None)
+        with suppress(GraphError):  # too few nodes
+            groups = cluster(z, columns=known, seed=seed)
+            named = replace(groups, ids=nodes.ids[:])
+            assigned, answers["cluster"] = groups.assigned, named.summary()
     edges = None if graph is None else adjacency(graph)
     near = edges if sharded is None else sharded.among(points.rows)
     homophily = None
@@ -269,7 +291,6 @@ def gather(
         metrics=runs.read_metrics(run),
         nodes=nodes,
         points=points,
-        clusters=cluster(z, (classes,) if classes >= 2 else CLUSTER_COUNTS, seed=seed),
         uniformity=uniformity(z, seed=seed) if len(z) > 1 else None,
         effective_rank=_fact(result, "effective_rank", effective_rank, z, seed),
         mean_cosine=_fact(result, "mean_cosine", mean_cosine, z, seed),
@@ -279,9 +300,27 @@ def gather(
         components=None if edges is None else int(connected_components(edges, directed=False)[0]),
         homophily=homophily if sharded is None else sharded.homophily(),
         notes=notes,
-        answers=read_answers(folder),
-        columns=_fates(prepared),
+        answers=answers,
+        fates=_fates(prepared),
+        columns=known,
+        assigned=assigned,
+        ranking=read_ranking(
+            read_answer_table(folder, "predict"), answers.get("predict", {}), nodes.ids[:].tolist()
+        ),
+        title=title,
+        note=note,
     )
+
+
+def _kept_groups(folder: Path, answers: dict[str, dict[str, Any]], nodes: Nodes) -> Array | None:
+    """Returns the groups that `graphcl cluster` gave these nodes; None if none are kept."""
+    table = read_answer_table(folder, "cluster")
+    ids, kept = (list(map(str, some)) for some in (nodes.ids[:].tolist(), table.get("id", [])))
+    same = "cluster" in answers and ids == kept
+    numbers = table.get("group", [])
+    if not same or not all(type(one) is int and 0 <= one <= len(numbers) for one in numbers):
+        return None
+    return np.array(numbers, np.int64) - 1
 
 
 def _name(run: Path, result: dict[str, Any], node_type: str | None) -> str:

@@ -139,6 +139,25 @@ def read_run_graph(
     return graph.flatten() if config.method and isinstance(graph, Graph) else graph
 
 
+def if_readable(
+    read: Callable[[], AnyGraph], given: Any, on_note: Callable[[str], object]
+) -> tuple[AnyGraph | None, str]:
+    """Returns a graph, or None and the reason why it cannot be read.
+
+    Raises:
+        RunError: it is not read on the run's word, or it was given and cannot be read.
+    """
+    try:
+        return read(), ""
+    except UntrustedRunError as error:
+        raise RunError(f"{error}, or do without: {option('without_graph', True)}") from None
+    except GraphCLError as error:
+        if given is not None:
+            raise
+        on_note(f"{error}; continuing without the graph")
+        return None, str(error)
+
+
 def check_graph(run: Path, graph: AnyGraph, source: str = "this", name: str = "graph") -> None:
     """Refuses a graph that is not that of a run, or of one of its versions.
 
