@@ -82,10 +82,7 @@ class Groups(Answer):
 
     def title(self) -> str:
         """Returns what is said above the table."""
-        silhouette = "" if self.silhouette is None else f", silhouette {self.silhouette:.3f}"
-        sizes = ", ".join(f"{size:,}" for size in self.sizes[:6]) + ", …" * (len(self.sizes) > 6)
-        groups = counted(len(self), "group")
-        return f"Groups: {groups} of {len(self.ids):,} nodes ({sizes}){silhouette}"
+        return f"Groups of {len(self.ids):,} nodes: {self.said().splitlines()[0]}"
 
     def columns(self) -> dict[str, Any]:
         """Returns the table that `graphcl cluster` writes; groups are counted from 1, 0 is none."""

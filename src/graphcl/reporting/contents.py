@@ -1,11 +1,10 @@
 """Gathers the contents of a report from a run and, if it can be read, its graph.
 
-Of embeddings in shards and a store in parts, edges are read part by part and block by block. What
-needs all of them at once, or a batch of training, is left out: components and alignment.
+Of embeddings in shards and a store in parts, what is measured on edges is left out.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -45,15 +44,13 @@ from graphcl.runs.results import GraphFacts, read_answer_table, read_answers, re
 from graphcl.runs.versions import current_run, run_root
 from graphcl.seeding import derive, generator
 from graphcl.store.header import MASKS, read_store
-from graphcl.store.reader import open_part
 from graphcl.tabular.originals import Original
 from graphcl.tabular.preparation import Preparation, read_preparation
 from graphcl.training.loop import BatchSource
 
 MAP_NODES = 200_000  # drawn at most; a larger graph is sampled
 SCORED_NODES = 200_000  # labelled nodes that the probe sees at most
-ENTRIES = 1 << 21  # of edges, looked at at a time
-LEFT_OUT = "Connected components and alignment are left out: they need the whole graph in memory."
+LEFT_OUT = "What is measured on edges is left out: it needs the whole graph in memory."
 INDEX_DIMENSIONS = 64  # principal components in which a large map searches neighbours
 
 Array = npt.NDArray[Any]
@@ -168,43 +165,6 @@ class Sharded:
                 kept["probe_skipped"] = str(error)
         return kept
 
-    def homophily(self) -> float | None:
-        """Returns the share of edges within one class, among edges between labelled nodes."""
-        return _homophily(self._blocks(), self.nodes.classes)
-
-    def among(self, rows: Array) -> scipy.sparse.csr_array:
-        """Returns the edges among some nodes, which are numbered as in `rows`, ascending."""
-        place = np.full(self._parts.num_nodes, -1, np.int32)
-        place[rows] = np.arange(len(rows))
-        found: list[tuple[Array, Array]] = [(np.zeros(0, np.int32), np.zeros(0, np.int32))]
-        for first, degree, indices in self._blocks():
-            source = np.repeat(place[first : first + len(degree)], degree)
-            target = place[indices]
-            inside = (source >= 0) & (target >= 0)
-            found.append((source[inside], target[inside]))
-        source, target = (np.concatenate(side) for side in zip(*found, strict=True))
-        ones = np.ones(len(source), np.int8)
-        shape = (len(rows), len(rows))
-        edges = scipy.sparse.csr_array((ones, (source, target)), shape=shape)
-        edges.sort_indices()
-        return edges
-
-    def _blocks(self) -> Any:
-        """Yields the first node, the degrees and the neighbours of nodes in a row."""
-        for number in range(len(self._parts)):
-            whole = open_part(self._parts, number)
-            whole.check()
-            part = whole.plain
-            indptr, indices = part.fields["indptr"], part.fields["indices"]
-            begin, own = 0, len(indptr) - 1
-            while begin < own:
-                limit = int(indptr[begin]) + ENTRIES
-                end = max(begin + 1, int(np.searchsorted(indptr, limit, side="right")) - 1)
-                bounds = np.asarray(indptr[begin : end + 1])
-                block = np.asarray(indices[bounds[0] : bounds[-1]])
-                yield part.nodes.start + begin, np.diff(bounds), block
-                begin = end
-
 
 def gather(
     run: Path,
@@ -279,10 +239,6 @@ def gather(
             named = replace(groups, ids=nodes.ids[:])
             assigned, answers["cluster"] = groups.assigned, named.summary()
     edges = None if graph is None else adjacency(graph)
-    near = edges if sharded is None else sharded.among(points.rows)
-    homophily = None
-    if edges is not None:
-        homophily = _homophily([(0, np.diff(edges.indptr), edges.indices)], nodes.classes)
     prepared = read_preparation(folder)
     return Contents(
         name=_name(run, result, node_type),
@@ -295,10 +251,10 @@ def gather(
         effective_rank=_fact(result, "effective_rank", effective_rank, z, seed),
         mean_cosine=_fact(result, "mean_cosine", mean_cosine, z, seed),
         alignment=None if graph is None else _alignment(run, graph, seed, notes),
-        agreement=None if near is None else _agreement(points, near),
+        agreement=None if edges is None else _agreement(points, edges),
         confusion=None if labelled is None else _confusion(scored, labelled, result),
         components=None if edges is None else int(connected_components(edges, directed=False)[0]),
-        homophily=homophily if sharded is None else sharded.homophily(),
+        homophily=None if edges is None else _homophily(edges, nodes.classes),
         notes=notes,
         answers=answers,
         fates=_fates(prepared),
@@ -441,17 +397,10 @@ def _fates(prepared: Preparation | None) -> tuple[tuple[str, str, int], ...]:
     return (*columns, *((option(name), one.describe(), 0) for name, one in prepared.beside))
 
 
-def _homophily(blocks: Iterable[tuple[int, Array, Array]], y: Array | None) -> float | None:
-    """Returns the share of edges within one class, among edges between labelled nodes.
-
-    `blocks` are edges: the first node, the degrees and the neighbours of nodes in a row.
-    """
+def _homophily(edges: scipy.sparse.csr_array, y: Array | None) -> float | None:
+    """Returns the share of edges within one class, among edges between labelled nodes."""
     if y is None:
         return None
-    same = both = 0
-    for first, degree, indices in blocks:
-        source, target = np.repeat(y[first : first + len(degree)], degree), y[indices]
-        known = (source >= 0) & (target >= 0)
-        same += int((source == target)[known].sum())
-        both += int(known.sum())
-    return same / both if both else None
+    source, target = np.repeat(y, np.diff(edges.indptr)), y[edges.indices]
+    known = (source >= 0) & (target >= 0)
+    return float((source == target)[known].mean()) if known.any() else None

@@ -462,30 +462,18 @@ def _apart(one: Mapping[str, Any]) -> dict[str, str]:
 
 
 def links(about: Mapping[str, Any]) -> str:
-    """Returns the section on links: the likeliest, and what their scores are worth."""
+    """Returns the section on links: the likeliest with their reasons, and what scores are worth."""
     body = ""
-    best = about.get("best") or []
-    if best:
-        rows = [
-            (
-                f"{one['source']} – {one['target']}",
-                f"{float(one['score']):.3f}",
-                str(one.get("why") or ""),
-            )
-            for one in best[:MOST_ROWS]
-        ]
-        body += f"<div><h3>Most likely, and missing</h3>{facts_table(rows)}</div>"
+    if about.get("best"):
+        body += f"<div><h3>Most likely, and missing</h3>{table(about['best'][:MOST_ROWS])}</div>"
     worth = about.get("evaluation")
     if worth:
-        rows = []
-        for name, one in worth["scores"].items():
-            text = f"ROC-AUC {float(one['roc_auc']):.3f}, MRR {float(one['mrr']):.3f}"
-            rows.append((name.replace("_", " "), text, ""))
+        scores = worth["scores"].items()
+        rows = [{"score": name.replace("_", " "), **one} for name, one in scores]
         said = (
             f"{int(worth['held_out']):,} linked pairs were removed before training; each is ranked "
             f"among {int(worth['negatives'])} pairs that are not linked."
         )
         caption = f"<p class='hint'>{escape(said)}</p>"
-        body += f"<div><h3>What the scores are worth</h3>{facts_table(rows)}{caption}</div>"
-    text = "<p class='hint'>From <code>graphcl links</code>: the cosine of two embeddings.</p>"
-    return card("Links", f'{text}<div class="two">{body}</div>') if body else ""
+        body += f"<div><h3>What the scores are worth</h3>{table(rows)}{caption}</div>"
+    return card("Links", f'<div class="two">{body}</div>') if body else ""
