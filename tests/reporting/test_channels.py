@@ -90,9 +90,10 @@ def test_predictions_come_first_then_groups_labels_split_and_own_columns():
     assert found[2].values.tolist() == ["train", None, None, "train"]
     assert own == [age]
     ranking = read_ranking(TABLE, ABOUT, IDS)
-    found, _ = all_columns(nodes, ranking, groups, [age, label])
-    names = ["probability of yes", "prediction", "group", "label", "split"]
+    found, own = all_columns(nodes, ranking, groups, [age, label])
+    names = ["probability of yes", "prediction", "group", "split"]
     assert [one.name for one in found] == names
+    assert own == [age, label]
 
 
 def test_of_many_features_the_largest_of_a_node_are_named():

@@ -115,11 +115,12 @@ def all_columns(
         names = [f"group {number}" for number in range(1, int(assigned.max(initial=-1)) + 2)]
         texts = np.array([*names, None], dtype=object)  # −1 is the last
         found.append(Original("group", CATEGORY, texts[assigned]))
-    found += [] if labels and labels[0] in found else labels
     if nodes.split_codes is not None:
         codes = np.array([None, *SPLITS[1:]], dtype=object)[nodes.split_codes]
         found.append(Original("split", CATEGORY, codes))
-    return found, [part for one in own if one not in labels for part in _single(one)]
+    last = [] if ranking is None else labels  # most ranked nodes have none
+    others = [part for one in own if one not in labels for part in _single(one)]
+    return found, others + last
 
 
 def _single(one: Original) -> list[Original]:

@@ -70,8 +70,9 @@ async function start() {
     if (channel.kind !== "category") {
       const ramp = element("i");
       ramp.style.background = `linear-gradient(90deg, ${RAMP.map(css).join(",")})`;
-      legend.append(element("div", { className: "ramp" }, shownNumber(channel, channel.low), ramp,
-        `${shownNumber(channel, channel.high)}${channel.log ? " (log scale)" : ""}; grey: none`));
+      const end = (value) => shownNumber(channel, channel.kind === "date" ? value : Number(value.toPrecision(3)));
+      legend.append(element("div", { className: "ramp" }, end(channel.low), ramp,
+        `${end(channel.high)}${channel.log ? " (log scale)" : ""}; grey: none`));
       return;
     }
     channel.names.forEach((name, number) => {
