@@ -64,14 +64,15 @@ class Difference:
 
     def sides(self) -> tuple[str, str]:
         """Returns what the group has, and what the others have."""
-        means = (self.inside, self.outside)
         if self.kind == DATE:
-            days = (str(np.datetime64(int(one), "D")) for one in means)
-            return tuple(days)  # type: ignore[return-value]
+            day = [str(np.datetime64(int(one), "D")) for one in (self.inside, self.outside)]
+            return day[0], day[1]
         if self.kind == NUMBER:
-            return tuple(f"{one:,.0f}" if abs(one) >= 1000 else f"{one:.4g}" for one in means)  # type: ignore[return-value]
-        inside, outside = (f"{int(one):,}" for one in means)
-        return f"{inside} of {self.known:,}", f"{outside} of {self.known_outside:,}"
+            return _number(self.inside), _number(self.outside)
+        return (
+            f"{int(self.inside):,} of {self.known:,}",
+            f"{int(self.outside):,} of {self.known_outside:,}",
+        )
 
     def __str__(self) -> str:
         inside, outside = self.sides()
@@ -79,6 +80,10 @@ class Difference:
             return f"{self.what}: {inside} against {outside} (log odds {self.effect:+.1f})"
         nodes = f"{self.known:,} and {self.known_outside:,} nodes"
         return f"{self.what}: mean {inside} against {outside} (d {self.effect:+.1f}; {nodes})"
+
+
+def _number(mean: float) -> str:
+    return f"{mean:,.0f}" if abs(mean) >= 1000 else f"{mean:.4g}"
 
 
 def profiles(

@@ -74,11 +74,10 @@ def render(contents: Contents) -> str:
             hundreds of characters can cause this.
     """
     order = morton_order(quantised(contents.points.places))
-    points, (found, own) = _points(contents, order), _columns(contents)
-    packed = [packed_column(one, contents.points.rows[order]) for one in (*found, *own)]
-    sizes = np.cumsum([len(str(one)) for one in packed[len(found) :]])
+    points, (found, own, packed, own_packed) = _points(contents, order), _packed(contents, order)
+    sizes = np.cumsum([len(str(one)) for one in own_packed])
     for few in (int((sizes <= COLUMN_BYTES).sum()), 0):
-        shown, known = (*found, *own[:few]), {"channels": packed[: len(found) + few]}
+        shown, known = (*found, *own[:few]), {"channels": packed + own_packed[:few]}
         for k in NEIGHBOURS_SHOWN:
             data = points | known | _neighbours(contents, order, k)
             page = _page(contents, shown, data, [one.name for one in own[few:]])
@@ -93,14 +92,17 @@ def render(contents: Contents) -> str:
 def map_data(contents: Contents, k: int) -> dict[str, Any]:
     """Returns what the map's script reads, with `k` neighbours of each node."""
     order = morton_order(quantised(contents.points.places))
-    found, own = _columns(contents)
-    packed = [packed_column(one, contents.points.rows[order]) for one in (*found, *own)]
-    return _points(contents, order) | _neighbours(contents, order, k) | {"channels": packed}
+    _, _, packed, own = _packed(contents, order)
+    channels = {"channels": packed + own}
+    return _points(contents, order) | _neighbours(contents, order, k) | channels
 
 
-def _columns(contents: Contents) -> tuple[list[Original], list[Original]]:
+def _packed(contents: Contents, order: Array) -> tuple[list[Any], ...]:
+    """Returns what is known of nodes, the user's columns, and both as the script reads them."""
     own = contents.columns or originals(contents.nodes)
-    return all_columns(contents.nodes, contents.ranking, contents.assigned, own)
+    both = all_columns(contents.nodes, contents.ranking, contents.assigned, own)
+    rows = contents.points.rows[order]
+    return (*both, *([packed_column(one, rows) for one in some] for some in both))
 
 
 def packed_column(column: Original, rows: Any) -> dict[str, Any]:

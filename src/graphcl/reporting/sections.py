@@ -196,10 +196,15 @@ def probe_section(contents: Contents) -> str:
     )
     facts = [
         (*first, f"{test:,} test nodes, {probe['split']} split"),
-        *_majority(probe),
         ("Macro-F1", f"{probe['macro_f1']:.3f}", "mean over classes"),
         ("Trained on", f"{train:,} nodes", f"strength chosen on {val:,}"),
     ]
+    if probe.get("majority") is not None:
+        share = f"{100 * probe['majority']:.1f} %"
+        facts.insert(1, ("Majority", share, "of the same answer for all nodes"))
+    if probe.get("roc_auc") is not None:
+        area = f"{probe['roc_auc']:.3f}"
+        facts.insert(1, ("ROC-AUC", area, "0.5 means that it cannot tell the classes apart"))
     text = (
         "<p class='hint'>Logistic regression on the frozen embeddings. Labels were used only for "
         "this, never in training.</p>"
@@ -214,39 +219,45 @@ def probe_section(contents: Contents) -> str:
     )
 
 
-def _majority(probe: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Returns the score of one answer for all nodes, and how well two classes are told apart."""
-    share, area = probe.get("majority"), probe.get("roc_auc")
-    facts = []
-    if area is not None:
-        facts.append(("ROC-AUC", f"{area:.3f}", "0.5 means that it cannot tell the classes apart"))
-    if share is not None and "val_micro_f1" in probe:
-        facts.append(("Majority", f"{share:.4f}", "micro-F1 of the same labels for all nodes"))
-    elif share is not None:
-        facts.append(("Majority", f"{100 * share:.1f} %", "accuracy of one class for all nodes"))
-    return facts
-
-
 def unsupervised_section(contents: Contents) -> str:
     """Returns the measures that need no labels."""
-    distance = "squared distance between two views of a node; 0 means equal, 2 unrelated"
-    spread = "lower is more evenly spread; 0 means all embeddings coincide"
-    directions = "directions that the embeddings use; 1 means that they coincide"
-    cosine = "between two nodes; 1 means that all embeddings coincide"
     measures = (
-        ("Alignment", contents.alignment, ".3f", distance),
-        ("Uniformity", contents.uniformity, ".2f", spread),
-        ("Effective rank", contents.effective_rank, ".1f", directions),
-        ("Mean cosine", contents.mean_cosine, ".3f", cosine),
+        (
+            "Alignment",
+            contents.alignment,
+            ".3f",
+            "squared distance between two views of a node; 0 means equal, 2 unrelated",
+        ),
+        (
+            "Uniformity",
+            contents.uniformity,
+            ".2f",
+            "lower is more evenly spread; 0 means all embeddings coincide",
+        ),
+        (
+            "Effective rank",
+            contents.effective_rank,
+            ".1f",
+            "directions that the embeddings use; 1 means that they coincide",
+        ),
+        (
+            "Mean cosine",
+            contents.mean_cosine,
+            ".3f",
+            "between two nodes; 1 means that all embeddings coincide",
+        ),
     )
     facts = [
         (name, f"{value:{how}}", about) for name, value, how, about in measures if value is not None
     ]
     if contents.agreement is not None:
-        agreement = contents.agreement
-        chance = _share(agreement.chance)
-        about = f"of graph neighbours are among the {agreement.k} nearest; by chance {chance}"
-        facts.append(("Neighbour agreement", _share(agreement.share), about))
+        share, chance = (
+            _share(one) for one in (contents.agreement.share, contents.agreement.chance)
+        )
+        about = (
+            f"of graph neighbours are among the {contents.agreement.k} nearest; by chance {chance}"
+        )
+        facts.append(("Neighbour agreement", share, about))
     return card("Without labels", facts_table(facts))
 
 
@@ -297,14 +308,11 @@ def line_chart(xs: Sequence[float], ys: Sequence[float], *, label: str, x_label:
 def degree_rows(degree: Any) -> list[tuple[str, int]]:
     """Returns counts of nodes by degree, in ranges that double: 1, 2, 3–4, 5–8 and so on."""
     degree = np.asarray(degree)
-    rows = [("0", int((degree == 0).sum())), ("1", int((degree == 1).sum()))]
-    low = 2
-    while low <= max(int(degree.max(initial=0)), 2):
-        high = 2 if low == 2 else 2 * (low - 1)
-        name = f"{low:,}" if low == high else f"{low:,}–{high:,}"
-        rows.append((name, int(((degree >= low) & (degree <= high)).sum())))
-        low = high + 1
-    return rows if rows[0][1] else rows[1:]
+    ranks = np.where(degree > 0, np.ceil(np.log2(np.maximum(degree, 1))) + 1, 0).astype(int)
+    names = ["0", "1", "2"]
+    names += [f"{2 ** (r - 2) + 1:,}–{2 ** (r - 1):,}" for r in range(3, ranks.max(initial=0) + 1)]
+    counts = np.bincount(ranks, minlength=3).tolist()
+    return [(n, c) for n, c in zip(names, counts, strict=True) if c or n != "0"]
 
 
 def confusion_table(classes: Sequence[str], counts: Any) -> str:
