@@ -158,6 +158,17 @@ def test_odd_columns_do_not_fail(data):
         assert str(one)
 
 
+def test_many_features_are_compared_block_by_block(monkeypatch):
+    random = np.random.default_rng(0)
+    groups, x = random.integers(0, 3, 90), random.normal(size=(90, 7))
+    x[:, 5] += 2 * groups
+    columns = [Original("features", "features", x, tuple(f"f{n}" for n in range(7)))]
+    whole = profiles(groups, columns)
+    assert [one.what for one in whole[0]] == ["f5"]
+    monkeypatch.setattr(module, "BLOCK", 200)
+    assert profiles(groups, columns) == whole
+
+
 def test_one_group_and_no_column_have_no_profile():
     assert profiles(np.zeros(9, int), [Original("v", "number", np.arange(9.0))]) == ((),)
     assert profiles(np.array([0, 1]), []) == ((), ())

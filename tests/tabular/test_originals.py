@@ -92,6 +92,13 @@ def test_features_without_columns_are_flags_or_numbers():
     assert originals(Nodes("node", 3)) == []
 
 
+def test_features_that_fill_the_memory_are_left_out(monkeypatch):
+    graph = Graph.from_edge_index(np.array([[0], [1]]), np.eye(3))
+    assert len(originals(graph.only_type)) == 1
+    monkeypatch.setattr(module, "MOST_VALUES", 8)
+    assert originals(graph.only_type) == []
+
+
 def test_labels_and_degrees():
     edges, names = np.array([[0, 1], [1, 2]]), ("a", "b")
     graph = Graph.from_edge_index(edges, np.eye(3), y=np.array([1, -1, 0]), class_names=names)

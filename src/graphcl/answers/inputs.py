@@ -168,7 +168,7 @@ def columns_of_run(
         node_type: of a typed graph: which.
         read: whether the graph may be read.
     """
-    from graphcl.tabular.originals import originals
+    from graphcl.tabular.originals import MOST_VALUES, originals
 
     why = "" if read else "features are not compared: the graph is not read"
     try:
@@ -176,6 +176,8 @@ def columns_of_run(
             graph, kind = run.one_graph(), run.type_of(run.type_folder(node_type))
             own = graph.type(kind) if kind else graph.only_type
             nodes = replace(own, degree=nodes.degree)
+            large = own.x is not None and own.x.size > MOST_VALUES
+            why = "features are not compared: there are too many" if large else ""
     except GraphCLError as error:
         why = f"of the columns of nodes nothing is known: {error}"
     return originals(nodes), why

@@ -30,6 +30,7 @@ SHOWN = 8  # differences of a group
 OF_COLUMN = {CATEGORY: 2, TEXT: 4, FLAGS: 6, FEATURES: 6}  # at most in a profile; of others, 1
 FEWEST = 5  # nodes that have a value; fewer tell nothing
 WORDS = 5_000
+BLOCK = 1 << 23  # numbers that are compared at a time
 
 Array = npt.NDArray[Any]
 Item = tuple[str, str, str]  # the column, its kind, and what is compared
@@ -129,7 +130,10 @@ def _tests(columns: Sequence[Original], members: Any) -> Iterator[Tests]:
         name, kind, values = one.name, one.kind, one.values
         lost = np.zeros(1, np.bool_)
         if kind == FEATURES:
-            yield _means([(name, kind, item) for item in one.items], values, members)
+            some = max(1, BLOCK // max(1, len(values)))
+            for start in range(0, len(one.items), some):
+                items = [(name, kind, item) for item in one.items[start : start + some]]
+                yield _means(items, values[:, start : start + some], members)
         elif kind == FLAGS:
             yield _shares([(name, kind, item) for item in one.items], values, members)
         elif kind in (NUMBER, DATE):

@@ -399,7 +399,8 @@ def answer_sections(answers: Mapping[str, Mapping[str, Any]]) -> str:
 
 def predictions(about: Mapping[str, Any]) -> str:
     """Returns what the command said of its predictions, counts, and plain rivals beside them."""
-    counts = sorted(about["predicted"].items(), key=lambda pair: -int(pair[1]))[:MOST_ROWS]
+    predicted = about.get("predicted") or {}  # numbers have no counts
+    counts = sorted(predicted.items(), key=lambda pair: -int(pair[1]))[:MOST_ROWS]
     drawn = bars([(str(name), int(count)) for name, count in counts], label="Nodes by label")
     shown = f"<figure><h3>Predicted, by label</h3>{drawn}</figure>" if counts else ""
     if about.get("rivals"):
@@ -419,7 +420,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     head = "".join(f'<th scope="col">{escape(str(one).replace("_", " "))}</th>' for one in heads)
     body = []
     for row in rows:
-        values = [row.get(one) for one in heads]
+        values = ["" if row.get(one) is None else row[one] for one in heads]
         texts = [f"{one:.3f}" if isinstance(one, float) else str(one) for one in values]
         cells = "".join(f"<td>{escape(one)}</td>" for one in texts[1:])
         body.append(f'<tr><th scope="row">{escape(texts[0])}</th>{cells}</tr>')

@@ -26,6 +26,7 @@ FEATURES, FLAGS = "features", "flags"  # kinds of many columns at once
 LABEL, DEGREE = "label", "degree"
 MOST_CELLS = 2_000_000  # of a table; those of a larger one are not kept
 MOST_COLUMNS = 200
+MOST_VALUES = 1 << 28  # of features: a gigabyte
 
 Array = npt.NDArray[Any]
 
@@ -121,10 +122,13 @@ def _original(name: str, kind: str, cells_: Any, count: int) -> Original:
 
 
 def originals(nodes: Nodes) -> list[Original]:
-    """Returns what is known of nodes: cells or features, labels, and the number of links."""
+    """Returns what is known of nodes: cells or features, labels, and the number of links.
+
+    Of more features than `MOST_VALUES` numbers, none are known.
+    """
     x, prepared, own = nodes.x, nodes.preparation, nodes.cells or ()
     found = [one for one in own if len(one.values) == nodes.num_nodes]
-    if x is not None:
+    if x is not None and x.size <= MOST_VALUES:
         names = [*prepared.features] if prepared else []
         if prepared and x.shape[1] - len(names) == len(FEATURE_NAMES):
             names += FEATURE_NAMES
