@@ -319,6 +319,13 @@ ROWS = [
     ),
     # Runs
     Row(
+        "graphcl predict RUN",
+        "report run --map pca",
+        fill={"RUN": "run --all"},
+        take="graphcl predict RUN",
+        reads="run/report.html",
+    ),
+    Row(
         "is a run, not a store",
         "check run",
         fill={" run": " run --map pca"},
@@ -514,8 +521,6 @@ REASONS = {
         "Of --retrain",
         "With --rollback",
         "<p class='hint'>From <code>graphcl links",
-        "<p class='hint'>From <code>graphcl predict",
-        "<p class='hint'>From <code>graphcl cluster",
         '<td class="…" style="--share',
         "\n#new",
         "graphcl run",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import GraphCLError, RunError, counted, option, require
+from graphcl.errors import RunError, counted, option, require
 from graphcl.graphs.nodes import Nodes
 from graphcl.runs import files as runs
 from graphcl.runs import versions
@@ -290,6 +290,7 @@ class Run:
         """
         from graphcl.answers.evidence import embedding_parts
         from graphcl.answers.prediction import predict_nodes
+        from graphcl.runs.graph import if_readable
 
         z, own = self.rows(node_type, is_labelled)
         config = runs.read_config(self.folder, baselines=True)
@@ -297,7 +298,9 @@ class Run:
         parted = bool(trained) and is_parts(Path(trained))
         hint = f", or pass {option('graph', trained)}" if parted else ""
         how: Any = {"nodes": nodes, "learn": learn, "hint": hint, **asked}
-        graph: Any = None if self._shards else self._readable_graph(on_note, needed=False)[0]
+        graph: Any = None
+        if not self._shards:
+            graph, _ = if_readable(lambda: self.graph, self._given, on_note)
         if graph is not None:
             kind = self.type_of(self.type_folder(node_type, is_labelled))
             graph = graph if kind is None else graph.type(kind)
@@ -312,8 +315,9 @@ class Run:
         least: int | None = None,
         node_type: str | None = None,
         seed: int = 0,
+        on_note: Callable[[str], object] = lambda _: None,
     ) -> "Groups":
-        """Groups nodes by their embeddings.
+        """Groups nodes by their embeddings, and says what sets each group apart.
 
         Args:
             count: number of groups of k-means; None chooses it by the silhouette.
@@ -321,12 +325,17 @@ class Run:
             least: the smallest group of HDBSCAN.
             node_type: of a graph with types: which.
             seed: decides samples and first centres.
+            on_note: is told what profiles lack, and why.
         """
         from graphcl.answers.grouping import cluster
+        from graphcl.answers.inputs import columns_of_run
 
         z, nodes = self.rows(node_type)
-        found = cluster(np.asarray(z), count, method=method, least=least, seed=seed)
-        return replace(found, ids=nodes.ids[:])
+        columns, why = columns_of_run(self, nodes, node_type, read=self._shards is None)
+        if why:
+            on_note(why)
+        how: Any = {"method": method, "least": least, "seed": seed, "columns": columns}
+        return replace(cluster(z, count, **how), ids=nodes.ids[:])
 
     def neighbors(
         self,
@@ -442,6 +451,8 @@ class Run:
         self,
         out: str | Path | None = None,
         *,
+        title: str = "",
+        note: str = "",
         node_type: str | None = None,
         layout: str = "umap",
         without_graph: bool = False,
@@ -449,24 +460,28 @@ class Run:
         overwrite: bool = False,
         on_note: Callable[[str], object] = lambda _: None,
     ) -> "Page":
-        """Writes one HTML file that shows the run: graph, training, map of embeddings, scores.
+        """Writes one HTML file to send: a list to act on, groups, a map, and how they were made.
 
-        It needs no network. It has labels and what was asked of the run by commands, too.
+        It has the predictions, groups and links that commands were asked for, or finds groups now.
 
         Args:
             out: the file, `.html`; None is `report.html` in the run, which is replaced.
+            title: of the page; empty is the graph's name.
+            note: what you say to the reader, above all else.
             node_type: of a graph with types: which; None is the only one with labels.
             layout: of the map: ``umap``, or ``pca``, which is faster and needs no extra.
-            without_graph: leave out what needs the graph.
-            seed: decides the map, clusters and samples.
+            without_graph: leave out what needs the graph, and the columns of nodes.
+            seed: decides the map, groups and samples.
             overwrite: replace an existing file.
             on_note: is told what is left out, and why.
 
         Raises:
             GraphCLError: the graph does not fit the run, or the file is there.
         """
+        from graphcl.answers.inputs import columns_of_run
         from graphcl.reporting.contents import Sharded
         from graphcl.reporting.page import check_page, write_page
+        from graphcl.runs.graph import if_readable
 
         folder = self.type_folder(node_type, is_labelled)
         kind, target = self.type_of(folder), Path(folder / "report.html" if out is None else out)
@@ -478,31 +493,15 @@ class Run:
             )
             sharded = Sharded(self.folder, self._shards, self._given, seed=seed)
         elif not without_graph and (kind is None or not (self.folder / runs.RESULT).is_file()):
-            graph, why = self._readable_graph(on_note, needed=True)
+            hint = f"or do without: {option('without_graph', True)}"
+            graph, why = if_readable(lambda: self.graph, self._given, on_note, hint=hint)
         if sharded is None:
             self.keep_embeddings()
         how: Any = {"layout": layout, "seed": seed, "why": why, "node_type": kind}
-        return write_page(target, self.folder, graph, sharded=sharded, **how)
-
-    def _readable_graph(
-        self, on_note: Callable[[str], object], *, needed: bool
-    ) -> "tuple[AnyGraph | None, str]":
-        """Returns the graph, or None and the reason why it cannot be read.
-
-        If it is `needed`, only one that is lost is done without.
-        """
-        from graphcl.runs.graph import UntrustedRunError
-
-        try:
-            return self.graph, ""
-        except GraphCLError as error:
-            if needed and isinstance(error, UntrustedRunError):
-                hint = f"or do without: {option('without_graph', True)}"
-                raise RunError(f"{error}, {hint}") from None
-            if needed and self._given is not None:
-                raise
-            on_note(f"{error}; continuing without the graph")
-            return None, str(error)
+        read = not without_graph and sharded is None
+        columns = partial(columns_of_run, self, node_type=kind, read=read)
+        how |= {"title": title, "note": note, "columns": columns, "sharded": sharded}
+        return write_page(target, self.folder, graph, **how)
 
     def export(
         self,

@@ -44,6 +44,8 @@ class Nodes:
         preparation: what turned the columns of a table into `x`, or None; a run keeps it, and
             `read_tables` applies it to other tables.
         degree: neighbours of each node, where the edges are not at hand, as in a run; else None.
+        cells: the columns of the table that they came from, for readers; neither stored nor
+            learned from: see `graphcl.tabular.originals`. None if they came from none.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Nodes:
     class_names: tuple[str, ...] = ()
     preparation: Any = None
     degree: IntArray | None = None
+    cells: Any = None
 
     def __post_init__(self) -> None:
         freeze(self)

@@ -156,6 +156,11 @@ class NumberedNodes:
         """The table of keys and numbers, as all branches of the session name it."""
         return f"{self.duck.schema}.nodes"
 
+    @property
+    def used_columns(self) -> tuple[str, ...]:
+        """Columns of the node table that are ids, labels and split, not features."""
+        return (self.identity[0], *self._labels, self._split)
+
     def _load_table(self, source: Source) -> None:
         """Creates ``node_rows``: ids, labels and split; features, maybe thousands, come later."""
         options = self.options
@@ -164,8 +169,8 @@ class NumberedNodes:
         self._labels = table_columns.find_all(source, options.label, "label")
         if options.split is not None:
             self._split = table_columns.find(source, options.split, "split")
-        wanted = (self.identity[0], *self._labels, self._split)
-        self._table.narrow("node_rows", [name for name in dict.fromkeys(wanted) if name])
+        wanted = [name for name in dict.fromkeys(self.used_columns) if name]
+        self._table.narrow("node_rows", wanted)
 
     def _once(self, source: Source) -> Source:
         """Returns the node table with one row for each id, if the caller says which to keep."""
@@ -365,7 +370,7 @@ class NumberedNodes:
     def _fit(self, table: NodeTable) -> FitColumns:
         """Decides what the columns become that are not used for something else."""
         source, options = table.source, self.options
-        used = {self.identity[0], *self._labels, self._split}
+        used = set(self.used_columns)
 
         def named(keyword: str) -> tuple[str, ...]:
             return table_columns.find_all(source, getattr(options, keyword), keyword)
