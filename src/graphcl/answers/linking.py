@@ -1,20 +1,9 @@
-r"""Links: scores of pairs, likely links that are missing, and how far to trust them.
+"""Links: scores of pairs, likely links that are missing, and how far to trust them.
 
 A model that is learned from the graph itself weighs what is known of a pair, and gives reasons: see
 `graphcl.answers.link_model`. Its score is between 0 and 1: the chance that a pair is linked, among
 pairs of which one of 21 is. A pair can also be scored by one thing alone: by the cosine of its
 embeddings, or by its common neighbours. `evaluate_links` says what each is worth on a graph.
-
-Embeddings of two types are not compared with each other, because nothing has brought them into one
-space. Of a relation of a typed graph, a source u is compared with the sources that a target v has,
-and v with the targets that u has:
-
-.. math::
-    s(u, v) = \tfrac12 \cos\Big(z_u, \sum_{w \in N_v} \hat z_w\Big)
-            + \tfrac12 \cos\Big(z_v, \sum_{w \in N_u} \hat z_w\Big)
-
-with unit vectors :math:`\hat z`: customers like those who bought it, and products like those that
-she bought. A node without edges of the relation adds 0.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,26 +12,26 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse
 from scipy.special import expit
 
 from graphcl.answers.inputs import chosen_rows, embeddings_of, graph_of, ids_of
 from graphcl.answers.link_model import LinkModel, PairColumns
-from graphcl.answers.similar import nearest_without
+from graphcl.answers.pair_scores import (
+    CosineScores,
+    NeighbourScores,
+    RelationScores,
+    best_pairs,
+)
 from graphcl.errors import GraphError, option, require
 from graphcl.evaluation.links import (
     STRUCTURAL,
     HeldOutEdges,
     LinkScores,
     adjacency,
-    cosines,
     hold_out_edges,
-    neighbourhoods,
-    overlap,
-    pair_codes,
     simple_scores,
 )
-from graphcl.evaluation.nearest import EXACT_ROWS, build_index, unit_rows
+from graphcl.evaluation.nearest import EXACT_ROWS, unit_rows
 from graphcl.files.records import Answer
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import Relation
@@ -50,14 +39,10 @@ from graphcl.settings import LINKS_BY
 from graphcl.store.columns import rows_of
 
 Array = npt.NDArray[Any]
-PER_NODE = 50  # nearest nodes in which the links of a large graph are searched
 # Pairs that the model weighs: the best by each simple score, for a link that is asked for; at least
 # so many of each node, and in all.
 WEIGHED, WEIGHED_OF_NODE, WEIGHED_IN_ALL = 10, 200, 20_000
 _NODES = 512  # nodes whose links are weighed at a time
-_BLOCK_PAIRS = 1 << 24  # similarities held at once
-# Finds the best so many pairs that lack a link: of some rows each, or in all.
-Search = Callable[[Array | None, int], tuple[Array, Array]]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -151,11 +136,11 @@ def links(
             always. Pairs are then a source and a target of its `relation`, and `nodes` sources.
         nodes: ids of nodes; the k most likely missing links of each are returned, best first.
             With neither `pairs` nor `nodes`, those of the whole graph. Above 20,000 nodes an index
-            is searched: it finds nearly all, and per node among the nearest `PER_NODE`.
+            is searched: it finds nearly all, and per node among the nearest 50.
         rows: instead of `nodes`: row numbers, a range or a mask.
         k: number of missing links.
         relation: of a typed graph: the name of the relation; not needed if it has one. Its scores
-            are those of `graphcl.answers.linking`.
+            by embeddings are those of `graphcl.answers.pair_scores`.
         by: ``model``, which is learned from the graph and weighs all that is known of a pair. Or
             one thing alone: ``embeddings``, whose cosine is the score; ``common_neighbours`` or
             ``adamic_adar``, which are of a plain graph, and need no embeddings: `source` may be
@@ -178,35 +163,33 @@ def links(
         raise GraphError("links: missing links need the graph; pass graph=, or pairs to score")
     if model is None and hasattr(source, "transform") and not hasattr(source, "to_numpy"):
         model = source
-    meant, z = None, source
+    meant, z, who = None, source, "links"
     if relation is not None or (whole is not None and not whole.is_plain):
         only = f"{LINKS_BY[0]} or {LINKS_BY[1]} for a typed graph"
         require(by not in STRUCTURAL, "links", option("by"), only, by)
         meant = meant_relation(graph, relation)
         z = source.transform(graph) if hasattr(source, "transform") else source
         _check_rows(z, meant, graph)
-        sides = [graph.nodes[kind] for kind in meant.key[::2]]
+        sides, who = [graph.nodes[kind] for kind in meant.key[::2]], f"links: {meant.source}"
         ids = [ids_of(one, range(one.num_nodes)) for one in sides]
     else:
         if source is not None or by not in STRUCTURAL:
             z = embeddings_of(source, graph, "links")
         ids = [ids_of(graph, range(graph.num_nodes) if z is None else z)] * 2
-    who, of = "links" if meant is None else f"links: {meant.source}", None
-    if nodes is not None or rows is not None:
-        of = chosen_rows(ids[0], nodes, rows, who)
+    of = None if nodes is None and rows is None else chosen_rows(ids[0], nodes, rows, who)
     listed = None if pairs is None else _rows_of_pairs(pairs, ids)
+    edges = meant or (None if whole is None else whole.only_relation)
+    scores: Any = None
     if whole is not None:
         whole.check()
-    scores: Any = None
-    if by == LINKS_BY[0] and whole is not None:
-        embed = (lambda _: z) if model is None else model.transform
-        scores = ModelScores.learn(z, whole, meant, embed, index=index, seed=seed)
-    edges = meant or (None if whole is None else whole.only_relation)
-    if scores is None:
-        by = LINKS_BY[1] if by == LINKS_BY[0] else by
-        scores = RelationScores.of(z, meant) if meant else CosineScores(z, edges, index)
+        if by == LINKS_BY[0]:
+            embed = (lambda _: z) if model is None else model.transform
+            scores = ModelScores.learn(z, whole, meant, embed, index=index, seed=seed)
     if by in STRUCTURAL:
         scores = NeighbourScores(edges, by)
+    elif scores is None:
+        by = LINKS_BY[1]
+        scores = RelationScores.of(z, meant) if meant else CosineScores(z, edges, index)
     linked = None if edges is None or listed is None else _are_edges(edges, listed, len(ids[0]))
     listed, values = scores.missing(of, k) if listed is None else (listed, scores.pairs(listed))
     why = scores.why(listed) if by == LINKS_BY[0] else None
@@ -262,146 +245,6 @@ def _are_edges(relation: Relation, pairs: Array, sources: int) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class RelationScores:
-    """Scores of all pairs of a relation, as products of two rows.
-
-    Attributes:
-        left: a row for each source.
-        right: a row for each target.
-        relation: its edges are not missing.
-        once: whether (u, v) and (v, u) are one pair.
-    """
-
-    left: Array
-    right: Array
-    relation: Relation
-    once: bool = False
-
-    @classmethod
-    def of(cls, z: Any, relation: Relation) -> "RelationScores":
-        """Prepares the scores of a relation from embeddings by type."""
-        sources, targets = (unit_rows(z[kind]) for kind in relation.key[::2])
-        known = adjacency(relation, len(sources))
-        half = np.float32(np.sqrt(0.5))
-        left = half * np.concatenate([sources, unit_rows(known.T.tocsr() @ targets)], axis=1)
-        right = half * np.concatenate([unit_rows(known @ sources), targets], axis=1)
-        return cls(left, right, relation)
-
-    def pairs(self, pairs: Array) -> Array:
-        """Returns the scores of pairs ``[n, 2]``: sources, targets."""
-        found: Array = np.einsum("ij,ij->i", self.left[pairs[:, 0]], self.right[pairs[:, 1]])
-        return found
-
-    def missing(self, rows: Array | None, k: int) -> tuple[Array, Array]:
-        """Returns the k best pairs that are no edges, best first: of each source, or in all."""
-        known = adjacency(self.relation, len(self.left)).T.tocsr()
-        blocks = _row_blocks(rows, len(self.left), len(self.right))
-        found = (self._best(known, some, k, once=self.once and rows is None) for some in blocks)
-        return _best_pairs(found, k, together=rows is None)
-
-    def _best(
-        self, known: scipy.sparse.csr_array, some: Array, k: int, *, once: bool
-    ) -> tuple[Array, Array]:
-        """Compares some sources with all targets, and keeps the k best pairs."""
-        count = len(self.right)
-        table = self.left[some] @ self.right.T
-        taken = known[some].tocoo()
-        table[taken.coords[0], taken.coords[1]] = -np.inf
-        if once:
-            table[np.arange(count)[None, :] <= some[:, None]] = -np.inf
-        elif self.relation.source == self.relation.target:
-            table[np.arange(len(some)), some] = -np.inf
-        flat = table.ravel()
-        best = _best(flat, min(k, len(flat)))
-        best = best[flat[best] > -np.inf]
-        return np.stack([some[best // count], best % count], axis=1), flat[best]
-
-
-@dataclass(frozen=True, eq=False)
-class CosineScores:
-    """Scores of pairs of a plain graph by the cosine of their embeddings.
-
-    Attributes:
-        z: the embeddings; those of shards stay on disk.
-        relation: its edges are not missing; None if pairs alone are scored.
-        index: over the embeddings, to be searched; None builds one where all pairs are too many.
-    """
-
-    z: Any
-    relation: Any
-    index: Any = None
-
-    def pairs(self, pairs: Array) -> Array:
-        """Returns the scores of pairs ``[n, 2]``."""
-        return cosines(self.z, pairs)
-
-    def missing(self, rows: Array | None, k: int) -> tuple[Array, Array]:
-        """Returns the k best pairs that are no edges, best first: of each row, or in all."""
-        unit, index = unit_rows(self.z), self.index
-        if index is None and len(unit) <= EXACT_ROWS:
-            return RelationScores(unit, unit, self.relation, once=True).missing(rows, k)
-        index = build_index(unit) if index is None else index
-        if rows is None:
-            return _best_pairs(self._of_all(unit, index), k, together=True)
-        found = (self._of_node(unit, index, row, k) for row in rows.tolist())
-        return _best_pairs(found, k, together=False)
-
-    def _of_node(self, unit: Array, index: Any, row: int, k: int) -> tuple[Array, Array]:
-        indptr, indices = self.relation.indptr, self.relation.indices
-        taken = np.append(indices[indptr[row] : indptr[row + 1]], row)
-        keys, scores = nearest_without(unit, unit[row], k, taken, index)
-        return np.stack([np.full(len(keys), row), keys], axis=1), scores
-
-    def _of_all(self, unit: Array, index: Any) -> Iterator[tuple[Array, Array]]:
-        """Yields pairs of every node and the nearest `PER_NODE` that are no edges, with scores."""
-        n, linked = len(unit), pair_codes(self.relation, self.relation)
-        for start in range(0, n, 16384):
-            rows = np.arange(start, min(start + 16384, n))
-            found = index.search(unit[rows], min(n, PER_NODE + 1), threads=0)
-            keys = np.asarray(found.keys).reshape(len(rows), -1).astype(np.int64)
-            first, second = np.repeat(rows, keys.shape[1]), keys.ravel()
-            low, high = np.minimum(first, second), np.maximum(first, second)
-            codes = np.unique((low * np.int64(n) + high)[low != high])
-            codes = codes[~np.isin(codes, linked)]
-            new = np.stack([codes // n, codes % n], axis=1)
-            yield new, cosines(unit, new).astype(np.float32)
-
-
-@dataclass(frozen=True, eq=False)
-class NeighbourScores:
-    """Scores of pairs of a plain graph by their common neighbours.
-
-    Attributes:
-        relation: the edges.
-        by: ``common_neighbours`` or ``adamic_adar``.
-    """
-
-    relation: Any
-    by: str
-
-    def pairs(self, pairs: Array) -> Array:
-        """Returns the scores of pairs ``[n, 2]``."""
-        return overlap(*neighbourhoods(self.relation, self.by), pairs)
-
-    def missing(self, rows: Array | None, k: int) -> tuple[Array, Array]:
-        """Returns the k best pairs with common neighbours that are no edges, best first."""
-        return _best_pairs(self._of_blocks(rows, k), k, together=rows is None)
-
-    def _of_blocks(self, rows: Array | None, k: int) -> Iterator[tuple[Array, Array]]:
-        first, second = neighbourhoods(self.relation, self.by)
-        n, reached = first.shape[0], second.T.tocsr()
-        for some in _row_blocks(rows, n, n):
-            table = (first[some] @ reached).tocoo()
-            edges = first[some].tocoo()
-            sources, targets = some[table.coords[0]], table.coords[1].astype(np.int64)
-            known = np.isin(sources * n + targets, some[edges.coords[0]] * n + edges.coords[1])
-            kept = ~known & (sources < targets if rows is None else sources != targets)
-            new, scores = np.stack([sources, targets], axis=1)[kept], table.data[kept]
-            top = _best(scores, min(k, len(scores)))
-            yield new[top], scores[top]
-
-
-@dataclass(frozen=True, eq=False)
 class ModelScores:
     """Scores of pairs by a model of links.
 
@@ -449,6 +292,16 @@ class ModelScores:
         about = PairColumns.of(z, relation or graph.only_relation)
         return cls(model, about, _searches(z, graph, relation, index))
 
+    def of_new(self, z: Array, neighbours: list[Array]) -> "ModelScores":
+        """Returns the scores of pairs whose sources are new nodes of a plain graph.
+
+        Those are weighed that are most similar to a new node, or to its neighbours.
+        """
+        about = self.about.of_new(z, neighbours)
+        lefts = about.rows[0], unit_rows(about.out @ about.rows[1])
+        searches = [RelationScores(left, about.rows[1], about.out) for left in lefts]
+        return replace(self, about=about, searches=searches)
+
     def pairs(self, pairs: Array) -> Array:
         """Returns the chance that pairs ``[n, 2]`` are linked."""
         chance: Array = expit(self.model.score(self.about.table(pairs)))
@@ -460,7 +313,7 @@ class ModelScores:
 
     def missing(self, rows: Array | None, k: int) -> tuple[Array, Array]:
         """Returns the k best pairs that are no edges, best first: of each row, or in all."""
-        pairs, scores = _best_pairs(self._weighed(rows, k), k, together=rows is None)
+        pairs, scores = best_pairs(self._weighed(rows, k), k, together=rows is None)
         return pairs, expit(scores)
 
     def _weighed(self, rows: Array | None, k: int) -> Iterator[tuple[Array, Array]]:
@@ -491,42 +344,6 @@ def _searches(z: Any, graph: Graph, relation: Relation | None, index: Any = None
     if index is None and graph.num_nodes <= EXACT_ROWS:
         found.append(replace(RelationScores.of({own.source: z}, own), once=True))
     return [*found, CosineScores(z, own, index), NeighbourScores(own, "adamic_adar")]
-
-
-def _row_blocks(rows: Array | None, sources: int, targets: int) -> Iterator[Array]:
-    """Yields some rows one by one, or all in blocks whose similarities fit in memory."""
-    every = np.arange(sources) if rows is None else rows
-    block = max(1, _BLOCK_PAIRS // max(1, targets)) if rows is None else 1
-    for start in range(0, len(every), block):
-        yield every[start : start + block]
-
-
-def _best(scores: Array, k: int) -> Array:
-    """Returns the places of the k highest scores, the first of equals before later ones."""
-    if k <= 0:
-        return np.zeros(0, np.int64)
-    if k < len(scores):
-        least = np.partition(scores, len(scores) - k)[len(scores) - k]
-        above = np.flatnonzero(scores > least)
-        level = np.flatnonzero(scores == least)[: k - len(above)]
-        return np.sort(np.concatenate([above, level]))
-    return np.arange(len(scores))
-
-
-def _best_pairs(
-    found: Iterable[tuple[Array, Array]], k: int, *, together: bool
-) -> tuple[Array, Array]:
-    """Returns the k best pairs in all, or of each block; best first, and each pair once."""
-    best = [(np.zeros((0, 2), np.int64), np.zeros(0, np.float32))]
-    for pairs, scores in found:
-        before = best.pop() if together else best[0]
-        every, of_every = np.concatenate([before[0], pairs]), np.concatenate([before[1], scores])
-        _, first = np.unique(every, axis=0, return_index=True)
-        every, of_every = every[first], of_every[first]
-        order = np.lexsort((every[:, 1], every[:, 0], -of_every))[:k]
-        best.append((every[order], of_every[order]))
-    pairs, scores = (np.concatenate(part) for part in zip(*best, strict=True))
-    return pairs, scores
 
 
 def evaluate_links(

@@ -127,7 +127,7 @@ def hold_out_edges(
         sources, ends = whole.edge_index()
         directed = np.unique(sources * np.int64(targets) + ends)
         there, back = (
-            _contains(directed, one[:, 0] * np.int64(targets) + one[:, 1])
+            contains(directed, one[:, 0] * np.int64(targets) + one[:, 1])
             for one in (edges, edges[:, ::-1])
         )
         turned = np.where(there & back, random.random(count) < 0.5, back)
@@ -135,7 +135,7 @@ def hold_out_edges(
     linked = np.unique(np.concatenate([one for one in codes.values() if one is not None]))
     drawn = _draw_negatives(whole, edges[:, 0], linked, negatives, random, name)
     rest = {
-        key: one if codes[key] is None else _without(one, _contains(held, codes[key]))
+        key: one if codes[key] is None else _without(one, contains(held, codes[key]))
         for key, one in graph.relations.items()
     }
     left = rest[whole.key]
@@ -196,7 +196,7 @@ def _draw_negatives(
         low, high = np.broadcast_to(first[:, None], found.shape), found
         if within:
             low, high = np.minimum(low, high), np.maximum(low, high)
-        wrong = _contains(linked, low * np.int64(targets) + high)
+        wrong = contains(linked, low * np.int64(targets) + high)
         if within:
             wrong |= found == first[:, None]
         if not wrong.any():
@@ -204,7 +204,7 @@ def _draw_negatives(
         found[wrong] = random.integers(0, targets, int(wrong.sum()))
 
 
-def _contains(codes: Array, wanted: Array) -> Array:
+def contains(codes: Array, wanted: Array) -> Array:
     """Returns which of `wanted` are among the sorted `codes`."""
     place = np.minimum(np.searchsorted(codes, wanted), len(codes) - 1)
     found: Array = codes[place] == wanted

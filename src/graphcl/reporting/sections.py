@@ -473,7 +473,11 @@ def links(about: Mapping[str, Any]) -> str:
     best = about.get("best") or []
     if best:
         rows = [
-            (f"{one['source']} – {one['target']}", f"{float(one['score']):.3f}", "")
+            (
+                f"{one['source']} – {one['target']}",
+                f"{float(one['score']):.3f}",
+                str(one.get("why") or ""),
+            )
             for one in best[:MOST_ROWS]
         ]
         body += f"<div><h3>Most likely, and missing</h3>{facts_table(rows)}</div>"
@@ -489,5 +493,7 @@ def links(about: Mapping[str, Any]) -> str:
         )
         caption = f"<p class='hint'>{escape(said)}</p>"
         body += f"<div><h3>What the scores are worth</h3>{facts_table(rows)}{caption}</div>"
-    text = "<p class='hint'>From <code>graphcl links</code>: the cosine of two embeddings.</p>"
+    text = (
+        "<p class='hint'>From <code>graphcl links</code>: scores, and what speaks for a link.</p>"
+    )
     return card("Links", f'{text}<div class="two">{body}</div>') if body else ""
