@@ -132,7 +132,7 @@ def test_reasons_are_what_the_score_loses_without_them():
     table = columns.table(pairs)
     reasons, scores = model.reasons(table), model.score(table)
     words = {"common": "common neighbour", "cosine": "cosine", "degrees": "degrees"}
-    words |= {"likeness": "like the other's", "paths": "joined by", "distance": "steps apart"}
+    words |= {"likeness": "like the other's", "paths": "joined by"}
     assert set(words) == set(COLUMNS + WITHIN)
     for place in np.argsort(-scores)[:30].tolist():
         lost = {}
@@ -146,7 +146,7 @@ def test_reasons_are_what_the_score_loses_without_them():
         ]
         assert named == sorted(named, key=lambda kind: -lost[kind])
         assert all(lost[kind] > 0 for kind in named)
-        assert max(lost, key=lost.get) in named or max(lost, key=lost.get) in ("paths", "distance")
+        assert max(lost, key=lost.get) in named
         if "common neighbour" in reasons[place]:
             common = np.intersect1d(
                 *(graph.indices[graph.indptr[u] : graph.indptr[u + 1]] for u in pairs[place])

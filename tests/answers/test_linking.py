@@ -107,6 +107,12 @@ def test_bad_input(z, given, message):
         links(z, **given)
 
 
+def test_what_is_no_number_is_refused(graph, z):
+    z[3, 1] = np.nan
+    with pytest.raises(GraphError, match="embeddings must be finite numbers"):
+        links(z, graph=graph)
+
+
 def edges_of(graph):
     return {tuple(pair) for pair in graph.edge_index().T.tolist()}
 
@@ -214,7 +220,15 @@ def test_with_its_encoder_pairs_are_learned_without_their_edges(graph):
     assert not np.array_equal(whole.scores, links(z, graph=graph, k=5).scores)
 
 
-@pytest.mark.parametrize("edges", [[[0], [1]], [[], []], [[0] * 59, list(range(1, 60))]])
+def test_a_node_that_is_linked_to_all_others_does_not_hinder_a_model(graph, z):
+    more = [[0] * 59, list(range(1, 60))]
+    hub = Graph.from_edge_index(np.hstack([graph.edge_index(), more]), graph.x)
+    found = links(z, graph=hub)
+    assert found.by == "model"
+    assert (found.pairs != 0).all()
+
+
+@pytest.mark.parametrize("edges", [[[0], [1]], [[], []], np.triu_indices(60, 1)])
 def test_where_there_is_too_little_to_learn_the_embeddings_rank(z, edges):
     graph = Graph.from_edge_index(np.array(edges, np.int64).reshape(2, -1), np.ones((60, 1)))
     found, expected = links(z, graph=graph), links(z, graph=graph, by="embeddings")

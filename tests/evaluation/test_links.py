@@ -47,6 +47,13 @@ def test_negatives_are_no_edges_of_the_whole_graph_and_cover_all_other_nodes(big
     assert drawn == set(range(150))
 
 
+def test_a_node_that_is_linked_to_all_others_is_no_source():
+    star = Graph.from_edge_index([[4] * 9, [0, 1, 2, 3, 5, 6, 7, 8, 9]], np.eye(10))
+    held = hold_out_edges(star, share=0.9, negatives=3)
+    assert (held.edges[:, 1] == 4).all()
+    assert not (held.negatives == 4).any()
+
+
 def test_weights_stay_with_their_edges():
     random = np.random.default_rng(0)
     graph = random_graph()

@@ -46,7 +46,7 @@ from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import Relation
 
 Array = npt.NDArray[Any]
-COLUMNS = ("likeness", "likeness", "degrees", "degrees", "paths", "distance")
+COLUMNS = ("likeness", "likeness", "degrees", "degrees", "paths", "paths")
 WITHIN = ("cosine", "cosine", "common", "common")  # also known within one type
 # Pairs that are removed at a time, and in all: where a graph has few, several times.
 SHARE, MOST, TIMES, LEAST = 0.1, 2000, 5, 20
@@ -87,8 +87,15 @@ class PairColumns:
 
     @classmethod
     def of(cls, z: Any, relation: Relation) -> Self:
-        """Prepares the columns of a relation from embeddings, of several types by type."""
+        """Prepares the columns of a relation from embeddings, of several types by type.
+
+        Raises:
+            GraphError: an embedding is no finite number.
+        """
         ends = [z[kind] if isinstance(z, Mapping) else z for kind in relation.key[::2]]
+        lengths = (norm(ends[0], axis=1), norm(ends[1], axis=1))
+        if not all(np.isfinite(one).all() for one in lengths):
+            raise GraphError("links: embeddings must be finite numbers")
         into = adjacency(relation, len(ends[0])).copy()
         into.sum_duplicates()  # of parallel edges
         into.data[:] = 1
@@ -101,7 +108,7 @@ class PairColumns:
             near = (*neighbourhoods(relation), neighbourhoods(relation, "adamic_adar")[1])
         return cls(
             rows=(first, second),
-            lengths=(norm(ends[0], axis=1), norm(ends[1], axis=1)),
+            lengths=lengths,
             out=into.T.tocsr(),
             into=into,
             known=first,
@@ -282,12 +289,10 @@ class LinkModel:
     def _say(self, row: Array) -> list[str]:
         """Returns each kind of columns in words; empty if there is nothing to name."""
         first, second = np.expm1(row[2:4])
-        alike, steps = max(row[:2]), {2: "two steps apart", 3: "three steps apart"}
         said = [
-            f"like the other's neighbours ({alike:.2f})" if alike > 0 else "",
+            f"like the other's neighbours ({max(row[:2]):.2f})" if max(row[:2]) > 0 else "",
             f"degrees {first:.0f} and {second:.0f}",
             "joined by paths of three edges" if row[4] > 0 else "",
-            steps.get(int(row[5]), ""),
         ]
         if len(row) == len(COLUMNS):
             return said

@@ -269,7 +269,7 @@ class ModelScores:
         index: Any = None,
         seed: int = 0,
     ) -> "ModelScores | None":
-        """Learns a model from a graph; returns None if it has too few edges.
+        """Learns a model from a graph; returns None if it has too few edges, or they are all.
 
         Args:
             z: embeddings of the graph.
@@ -280,6 +280,7 @@ class ModelScores:
             seed: decides which pairs the model learns from.
         """
         name = None if relation is None else ":".join(relation.key)
+        about = PairColumns.of(z, relation or graph.only_relation)
 
         def rivals(held: HeldOutEdges, rows: Any, count: int) -> Array:
             left = None if relation is None else held.relation
@@ -289,7 +290,6 @@ class ModelScores:
             model = LinkModel.fit(graph, name, embed, rivals, seed=seed)
         except GraphError:
             return None
-        about = PairColumns.of(z, relation or graph.only_relation)
         return cls(model, about, _searches(z, graph, relation, index))
 
     def of_new(self, z: Array, neighbours: list[Array]) -> "ModelScores":

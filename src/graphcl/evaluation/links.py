@@ -123,6 +123,7 @@ def hold_out_edges(
         raise GraphError(f"{name}: {number}: too few to hold out {share:.0%}")
     held = np.sort(random.choice(listed, count, replace=False))
     edges = np.stack([held // targets, held % targets], axis=1)
+    linked = np.unique(np.concatenate([one for one in codes.values() if one is not None]))
     if whole.source == whole.target:
         sources, ends = whole.edge_index()
         directed = np.unique(sources * np.int64(targets) + ends)
@@ -130,9 +131,13 @@ def hold_out_edges(
             contains(directed, one[:, 0] * np.int64(targets) + one[:, 1])
             for one in (edges, edges[:, ::-1])
         )
-        turned = np.where(there & back, random.random(count) < 0.5, back)
+        either = random.random(count) < 0.5
+        # A source that is linked to all others has nothing to be compared with.
+        degrees = np.bincount(np.concatenate([linked // targets, linked % targets]))
+        full = degrees[edges] == targets - 1
+        either = np.where(full[:, 0] == full[:, 1], either, full[:, 0])
+        turned = np.where(there & back, either, back)
         edges[turned] = edges[turned][:, ::-1]
-    linked = np.unique(np.concatenate([one for one in codes.values() if one is not None]))
     drawn = _draw_negatives(whole, edges[:, 0], linked, negatives, random, name)
     rest = {
         key: one if codes[key] is None else _without(one, contains(held, codes[key]))
