@@ -391,27 +391,27 @@ class Run:
             rows: row numbers, in place of ids.
             pairs: pairs of ids to score, ``[n, 2]``.
             k: number of missing links, of each node or in all.
-            by: what ranks: ``embeddings``, ``common_neighbours`` or ``adamic_adar``.
+            by: what ranks, as `graphcl.links` takes it.
             relation: of a graph with types: which; not needed if it has one. Nodes are sources.
-            on_note: is told when an index is built.
-
-        Raises:
-            GraphError: an id is unknown, or there are several relations and none is named.
-            RunError: there are several graphs.
+            on_note: is told when an index is built, or that no model could be learned.
         """
         from graphcl.answers.linking import links
         from graphcl.answers.similar import stored_index
         from graphcl.evaluation.nearest import EXACT_ROWS
 
-        by_rows = by == LINKS_BY[0] and not self.types
         z, index = self.embeddings, None
-        if by_rows and pairs is None and len(z) > EXACT_ROWS:
+        if by in LINKS_BY[:2] and not self.types and pairs is None and len(z) > EXACT_ROWS:
             index, why = stored_index(self.folder, z)
             if why:
                 on_note(f"built an index of {counted(len(z), 'node')} ({why})")
-        graph = self.nodes() if by_rows and pairs is not None else self.one_graph()
+        alone = self._shards is not None or (by == LINKS_BY[1] and not self.types)
+        graph: Any = self.nodes() if pairs is not None and alone else self.one_graph()
+        model = None if alone or by != LINKS_BY[0] else self.model
         how: Any = {"nodes": nodes, "rows": rows, "relation": relation, "by": by, "index": index}
-        return links(z, pairs, graph=graph, k=k, **how)
+        found = links(z, pairs, graph=graph, k=k, model=model, **how)
+        if found.by != by:
+            on_note("too little of a graph to learn a model from; the embeddings rank alone")
+        return found
 
     def relation(self, name: str | None = None) -> "Relation | None":
         """Returns the relation of a graph with types that links are of; None for a plain graph."""
@@ -430,7 +430,7 @@ class Run:
         seed: int = 0,
         verbose: bool | None = None,
     ) -> "LinkEvaluation":
-        """Says what links are worth: a model is trained without some, and ranks them.
+        """Says what links are worth: all is learned without some of them, and ranks them.
 
         Args:
             share: of the linked pairs that are removed, each among `negatives` that are not linked.

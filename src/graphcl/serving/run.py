@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +14,8 @@ import numpy.typing as npt
 from graphcl.answers.evidence import embedding_parts
 from graphcl.answers.labels import KnownLabels, known_labels
 from graphcl.answers.learning import Learned, learn
+from graphcl.answers.linking import ModelScores
+from graphcl.answers.pair_scores import CosineScores
 from graphcl.answers.reasons import explain
 from graphcl.answers.similar import nearest_without, stored_index
 from graphcl.errors import GraphError, RunError
@@ -97,6 +99,9 @@ class ServedRun:
         self._fit: Future[Learned] | None = None
         self._fit_until = 0.0
         self._fitting = threading.Lock()
+        self._embed = model.transform
+        self._links: Future[ModelScores | None] | None = None
+        self._links_until = 0.0
 
     @property
     def dim(self) -> int:
@@ -235,11 +240,56 @@ class ServedRun:
             for row in rows.tolist()
         ]
 
-    def cosines(self, first: Array, second: Array) -> Array:
-        """Returns the cosine of each pair of rows."""
-        pairs = unit_rows(self.z[first]), unit_rows(self.z[second])
-        found: Array = np.clip((pairs[0] * pairs[1]).sum(1), -1, 1)
-        return found
+    def link_scores(self) -> ModelScores | CosineScores:
+        """Returns scores of links by a model; the first call begins to learn it, and waits.
+
+        Those of a typed graph, and of one with too few edges to learn from, are cosines.
+
+        Raises:
+            NotYetError: it is still being learned.
+        """
+        if self.node_type is not None:
+            return CosineScores(self.z, None)
+        with self._fitting:
+            if self._links is None:
+                self._links, self._links_until = Future(), time.monotonic() + LEARNING_SECONDS
+                threading.Thread(target=self._learn_links, args=(self._links,), daemon=True).start()
+        try:
+            found = self._links.result(max(0.0, self._links_until - time.monotonic()))
+        except TimeoutError:
+            raise NotYetError("a model of links is being learned; ask again in a while") from None
+        return found or CosineScores(self.z, None)
+
+    def _learn_links(self, fit: "Future[ModelScores | None]") -> None:
+        """Learns as `links` does, in a thread: a large graph takes minutes to be embedded again."""
+        try:
+            z, how = np.asarray(self.z), {"index": self._index}
+            fit.set_result(ModelScores.learn(z, self.graph, None, self._embed, **how))
+        except Exception as error:  # raised where somebody asks
+            fit.set_exception(error)
+
+    def likely(
+        self, z: Array, rows: Array | None, k: int, without: list[Array]
+    ) -> Iterator[tuple[Array, ...]]:
+        """Yields the k likeliest links that each node lacks: rows, scores and reasons.
+
+        Args:
+            z: embeddings.
+            rows: the nodes that they are of, None for new ones.
+            k: how many of each.
+            without: the rows that each is linked to.
+        """
+        scores = self.link_scores()
+        for place, apart in enumerate(without):
+            of, one = slice(place, place + 1), scores
+            if isinstance(scores, CosineScores):
+                ((near, found),) = self.near(z[of], k, [apart])
+                yield near, found, np.full(len(near), None)
+                continue
+            if rows is None:
+                one = scores.of_new(z[of], [apart])
+            pairs, found = one.missing(np.zeros(1, np.int64) if rows is None else rows[of], k)
+            yield pairs[:, 1], found, one.why(pairs)
 
     def predict(self, rows: Array, *, why: bool = False) -> list[dict[str, Any]]:
         """Returns labels with calibrated probabilities.
