@@ -186,7 +186,10 @@ def trained_tables(run: Path) -> "TableOptions | None":
     if not config.origin.tables and own is None and not any(prepared.values()):
         return None
     try:
-        return TableOptions.from_record(config.origin.tables or "{}", own, **prepared)
+        options = TableOptions.from_record(config.origin.tables or "{}", own, **prepared)
+        if types == [NODE] and not options.is_typed:  # its edges have ages; its table has no type
+            options = replace(options, preparation=prepared["preparations"].get(NODE))
+        return options
     except ValueError:
         raise RunError(f"{run / runs.CONFIG}: [run] tables is damaged") from None
 

@@ -48,6 +48,7 @@ from graphcl.tabular.report import (
     outcomes,
 )
 from graphcl.tabular.sources import Source, open_source
+from graphcl.tabular.times import LABELLED, TIME
 
 
 class NoRowsError(GraphError):
@@ -154,6 +155,12 @@ class NumberedNodes:
         """The table of keys and numbers, as all branches of the session name it."""
         return f"{self.duck.schema}.nodes"
 
+    @property
+    def later(self) -> str:
+        """SQL for the ids of nodes that came later than the graph is of."""
+        there = self.source is not None and self.source.later
+        return f"(SELECT key FROM {self.duck.schema}.later)" if there else "('')"
+
     def _load_table(self, source: Source) -> None:
         """Creates ``node_rows``: ids, labels and split; features, maybe thousands, come later."""
         options = self.options
@@ -162,7 +169,8 @@ class NumberedNodes:
         self._labels = table_columns.find_all(source, options.label, "label")
         if options.split is not None:
             self._split = table_columns.find(source, options.split, "split")
-        wanted = (self.identity[0], *self._labels, self._split)
+        times = [name for name in (TIME, LABELLED) if name in source.columns]
+        wanted = (self.identity[0], *self._labels, self._split, *times)
         self._table.narrow("node_rows", [name for name in dict.fromkeys(wanted) if name])
 
     def _once(self, source: Source) -> Source:
@@ -312,6 +320,11 @@ class NumberedNodes:
             duck.run(
                 "DELETE FROM nodes WHERE number NOT IN (SELECT min(number) FROM nodes GROUP BY key)"
             )
+        if source.later:
+            duck.run(
+                f"CREATE TABLE later AS SELECT DISTINCT {quoted(name)}::VARCHAR AS key "
+                f"FROM {source.later} WHERE key NOT IN (SELECT key::VARCHAR FROM nodes)"
+            )
         self.report.columns["id"] = name
         self._choose_features(source, how)
 
@@ -363,7 +376,7 @@ class NumberedNodes:
     def _fit(self, table: NodeTable) -> FitColumns:
         """Decides what the columns become that are not used for something else."""
         source, options = table.source, self.options
-        used = {self.identity[0], *self._labels, self._split}
+        used = {self.identity[0], *self._labels, self._split, TIME, LABELLED}
 
         def named(keyword: str) -> tuple[str, ...]:
             return table_columns.find_all(source, getattr(options, keyword), keyword)
@@ -431,7 +444,8 @@ class NumberedNodes:
             roles = dict.fromkeys(self._ignored, "left out, as you asked")
             roles |= {self.identity[0]: "the ids"} | dict.fromkeys(self._labels, "a label")
             roles |= dict.fromkeys(found.empty, "empty: left out") | {self._split: "the split"}
-            report.fates += outcomes(self.source.columns, prepared.columns, found.missing, roles)
+            names = [name for name in self.source.columns if name not in (TIME, LABELLED)]
+            report.fates += outcomes(names, prepared.columns, found.missing, roles)
         for name, one in prepared.beside:
             report.fates.append(ColumnOutcome(option(name), one.describe(), len(one.features)))
 

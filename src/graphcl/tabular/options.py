@@ -7,9 +7,11 @@ table (``--tags``, ``--vectors``) always need their type.
 """
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from graphcl.tabular.preparation import Preparation
 
 MISSING = ("auto", "refuse", "zero", "mean")
 COLUMNS = ("label", "one_hot", "text", "date", "ignore")  # options that name several columns
+TIMES = ("time", "label_time")  # columns of times, of types and relations
 ONE_EACH = ("id_column", "split", "source_column", "target_column", "weight")
 FEATURES = ("columns", "structural", "both")
 DUPLICATES = ("first", "last", "refuse")
@@ -30,6 +33,7 @@ CHOICES = {
     "duplicates": DUPLICATES,
     "unknown_edges": UNKNOWN_EDGES,
 }
+DAY = 86_400.0  # seconds
 _PREPARED = ("preparation", "preparations", "edge_preparations")  # of a training, no options
 _DATE = re.compile(r"(?=.*%)([^%]|%-?[aAbBdfgHIjmMnpSyYzZ%]){1,80}")  # as DuckDB reads it
 FILES = ("nodes", "edges", "tags", "vectors", "vector_ids")  # options that name files
@@ -78,6 +82,13 @@ class TableOptions:
         date_format: how texts write dates, such as ``%d/%m/%Y``. None guesses the order of day and
             month where a column's values fit one order alone.
         ignore: columns of the node table to leave out.
+        time: columns that say when rows came, of nodes and of edges: dates, or numbers such as
+            years. Of a plain graph, ``node=joined`` and ``edge=day`` where both have the column.
+        label_time: columns of node tables that say when labels came; None: with their nodes.
+        until: a date, a time or a number: rows and labels that are later are left out, before
+            anything else is looked at. None: the latest time.
+        age: of edges with times, log(1 + days until then) is a feature; see
+            `graphcl.tabular.times`.
         missing: ``refuse`` missing values, or fill in ``zero`` or the ``mean`` of the training
             rows; ``auto`` fills in the mean if at most a fifth of a column is missing.
         strict: refuse what would otherwise be guessed: categories, dates, missing values, columns
@@ -120,6 +131,10 @@ class TableOptions:
     decimal: str | None = None
     date_format: str | None = None
     ignore: tuple[str, ...] = ()
+    time: tuple[str, ...] = ()
+    label_time: tuple[str, ...] = ()
+    until: Any = None
+    age: bool = True
     missing: str = "auto"
     strict: bool = False
     duplicates: str = "refuse"
@@ -132,7 +147,7 @@ class TableOptions:
     edge_preparations: Mapping[str, Preparation] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        for name in COLUMNS:  # one column may be given as a text
+        for name in (*COLUMNS, *TIMES):  # one column may be given as a text
             value = getattr(self, name)
             if isinstance(value, Mapping):  # of the types of a typed graph
                 value = _of_types(value)
@@ -148,6 +163,7 @@ class TableOptions:
         require(dated, "tables", option("date_format"), "such as %d/%m/%Y", self.date_format)
         separator = self.label_separator
         require(separator != "", "tables", option("label_separator"), "not empty", separator)
+        object.__setattr__(self, "until", parse_day(self.until))
 
     def _set_tags(self) -> None:
         """Reads column names that are given as one text; moves a long node table to `tags`."""
@@ -276,12 +292,43 @@ class TableOptions:
     def names(self) -> frozenset[str]:
         """All column names that are given, in lower case."""
         found = []
-        for one in (*ONE_EACH, *COLUMNS, "relation", "tag_columns"):
+        for one in (*ONE_EACH, *COLUMNS, *TIMES, "relation", "tag_columns"):
             value = getattr(self, one)
             several = value.values() if isinstance(value, Mapping) else value or ()
             listed = (several,) if isinstance(several, str) else several
             found += [part for text in listed for part in (text, text.partition("=")[2])]
         return frozenset(name.lower() for name in found if name)
+
+
+def parse_day(given: Any) -> str | None:
+    """Returns a day, a time or a number as an option keeps it; None if there is none."""
+    if given is None:
+        return None
+    text = given.isoformat() if isinstance(given, date) else str(given).strip()
+    said = "a date such as 2026-05-17, a time such as 2026-05-17T09:30, or a number"
+    known = read_date(text) is not None or read_number(text) is not None
+    require(known, "tables", option("until"), said, text)
+    return text
+
+
+def read_date(text: str) -> float | None:
+    """Returns the seconds since 1970 of a time, or of the end of a day; None if it is neither."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    whole = not any(mark in text for mark in "T: ")
+    at = at.replace(tzinfo=UTC) if at.tzinfo is None else at
+    return at.timestamp() + (DAY - 1e-6 if whole else 0)
+
+
+def read_number(text: str) -> float | None:
+    """Returns the number that a text is; None if it is none."""
+    try:
+        found = float(text)
+    except ValueError:
+        return None
+    return found if math.isfinite(found) else None
 
 
 def holds_tables(given: Any) -> bool:

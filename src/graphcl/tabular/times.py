@@ -1,0 +1,286 @@
+"""Times of rows: what was known by a day, and how long ago an edge came.
+
+A column of a table of nodes or of a list of edges says when each row came: dates, or numbers such
+as years. With a day, rows that are later are left out as a table is opened, before anything is
+looked at: ids, means, categories and words are those of what was known by then. A table without
+times was known all along. An edge is known with both its ends.
+
+Times are seconds since 1970, in UTC: a time with a zone is brought there, one without is taken as
+it stands. A day without an hour is meant as a whole. Numbers are compared as they are.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from graphcl.errors import GraphError, counted, option
+from graphcl.tabular import cells
+from graphcl.tabular import columns as table_columns
+from graphcl.tabular.duck import Duck, quoted
+from graphcl.tabular.options import DAY, TableOptions, by_name, read_date, read_number
+from graphcl.tabular.preparation import AGE, Column
+from graphcl.tabular.report import Usual, short
+from graphcl.tabular.sources import Source
+
+TIME, LABELLED = "graphcl time", "graphcl label time"  # columns that opened tables have
+Key = tuple[str, str]  # ``nodes`` or ``edges``, and the type or relation
+
+
+@dataclass(frozen=True)
+class TimeColumn:
+    """A column of times.
+
+    Attributes:
+        name: its name.
+        sql: an expression for a time, in seconds or as a number.
+        dates: whether it holds dates; else numbers.
+    """
+
+    name: str
+    sql: str
+    dates: bool
+
+
+class Times:
+    """The times of all tables of a graph.
+
+    Args:
+        options: say which columns hold times, and until when rows count.
+        tables: the tables by what they are of, each with its session.
+
+    Attributes:
+        dates: whether times are dates.
+        until: the time until which rows count: the one that is given, or the latest. None without
+            times.
+        text: that time, as an option takes it.
+        notes: lines for the user, by table.
+    """
+
+    def __init__(self, options: TableOptions, tables: Mapping[Key, tuple[Duck, Source]]) -> None:
+        self._options, self._tables = options, tables
+        self.notes: dict[Key, list[str]] = {key: [] for key in tables}
+        self._times = {key: self._read(key, name) for key, name in self._named("time").items()}
+        self._labelled = {
+            key: self._read(key, name, labels=True)
+            for key, name in self._named("label_time").items()
+            if key[0] == "nodes"
+        }
+        found = [*self._times.values(), *self._labelled.values()]
+        self.dates = any(one.dates for one in found)
+        self.text, self.until = options.until, None
+        for one in found:
+            if one.dates != self.dates:
+                raise GraphError(
+                    f"{option('time')}: {one.name!r} holds numbers, and other times are dates; "
+                    "all are to be of one kind"
+                )
+        if options.until is not None:
+            if not found:
+                raise GraphError(
+                    f"{option('until')}: no table has times; name their columns: {option('time')}"
+                )
+            self.until = moment_of(options.until, dates=self.dates)
+        elif self._times:
+            rows = [self._row(key, f"max({one.sql})")[0] for key, one in self._times.items()]
+            self.text = text_of(max(row for row in rows if row is not None), dates=self.dates)
+            self.until = moment_of(self.text, dates=self.dates)
+
+    def _named(self, keyword: str) -> dict[Key, str]:
+        """Returns the columns that an option gives to tables.
+
+        One that is given by name goes before one that goes to every table which has it.
+        """
+        given, found = getattr(self._options, keyword), dict[Key, str]()
+        pairs = by_name(keyword, given, {name for _, name in self._tables})
+        trained = self._options.preparation or self._options.preparations
+        for kind, column in sorted(pairs, key=lambda pair: not pair[0]):
+            having = [
+                key
+                for key, (_, source) in self._tables.items()
+                if kind in ("", key[1]) and table_columns.named(source, [column.strip().lower()])
+            ]
+            if not having and not trained:
+                known = ", ".join(
+                    dict.fromkeys(n for _, s in self._tables.values() for n in s.columns)
+                )
+                raise GraphError(
+                    f"{option(keyword)}: no table has the column {column!r}; got {known}"
+                )
+            for key in having:
+                if (
+                    key in found
+                    and not kind
+                    and found[key] in [one for name, one in pairs if not name]
+                ):
+                    raise GraphError(
+                        f"{option(keyword)}: {key[1]} has two: {found[key]!r}, {column!r}"
+                    )
+                found.setdefault(key, column)
+        return found
+
+    def _row(self, key: Key, picked: str, where: str = "true") -> tuple[Any, ...]:
+        duck, source = self._tables[key]
+        return duck.row(f"SELECT {picked} FROM {source.relation} WHERE {where}", where=source.name)
+
+    def _read(self, key: Key, name: str, *, labels: bool = False) -> TimeColumn:
+        """Finds what a column of times holds.
+
+        Raises:
+            GraphError: a row has no time, or a cell is none.
+        """
+        (duck, source), options = self._tables[key], self._options
+        name = table_columns.find(source, name, "label_time" if labels else "time")
+        kind, number = cells.kind_of_type(source.columns[name]), cells.number(source, name)
+        if source.untyped:
+            there = f"NOT {cells.absent(source, name)}"
+            numbers = self._row(key, f"bool_and({number} IS NOT NULL)", there)[0]
+            kind = "number" if numbers else "date"
+        if kind == "text":
+            kind = "date"
+        if kind == "date" and cells.is_written(source, name):
+            written = cells.find_dates(duck, source, [name], options.date_format, strict=False)
+            for problem in written.problems.values():
+                raise GraphError(problem.message)
+            source = replace(source, dates=written.forms)
+        if kind not in ("number", "date"):
+            raise GraphError(f"{source.name}: column {name!r} holds neither dates nor numbers")
+        sql = _moment(source, name) if kind == "date" else f"nullif({number}, 'nan'::DOUBLE)"
+        wrong = f"({sql}) IS NULL OR NOT isfinite({sql})"
+        if labels:  # a node without a label need not have a time of it
+            empty = [
+                f"coalesce(trim({quoted(one)}::VARCHAR), '') = ''" for one in self._labels(key)
+            ]
+            wrong = f"({wrong}) AND NOT ({' AND '.join(empty) or 'true'})"
+        count, cell = self._row(key, f"count(*), any_value({quoted(name)}::VARCHAR)", wrong)
+        if count:
+            rows = counted(count, "row has", "rows have")
+            shown = "" if cell is None else f", such as {short(cell)}"
+            raise GraphError(
+                f"{source.name}: {rows} no time in column {name!r}{shown}; correct them, or leave "
+                f"them out with a query: SELECT * FROM … WHERE …"
+            )
+        return TimeColumn(name, f"({sql})", kind == "date")
+
+    def _labels(self, key: Key) -> list[str]:
+        """Returns the columns of labels of a node table."""
+        source, kinds = (
+            self._tables[key][1],
+            [name for what, name in self._tables if what == "nodes"],
+        )
+        pairs = by_name("label", self._options.label, kinds)
+        wanted = [column.strip().lower() for kind, column in pairs if kind in ("", key[1])]
+        return [one for one in source.columns if one.strip().lower() in wanted]
+
+    def cut(self, key: Key) -> Source:
+        """Returns a table as it was known, with its times in columns of their own.
+
+        Columns of times are no features, unless an option says what they are.
+        """
+        source, own, labelled = self._tables[key][1], self._times.get(key), self._labelled.get(key)
+        if own is None and labelled is None:
+            return source
+        said = [
+            text for name in ("one_hot", "text", "date") for text in getattr(self._options, name)
+        ]
+        kept = {part.strip().lower() for text in said for part in (text, text.partition("=")[2])}
+        both = {TIME: own, LABELLED: labelled}
+        found = {name: one for name, one in both.items() if one is not None}
+        gone = {one.name for one in found.values() if one.name.strip().lower() not in kept}
+        columns = {name: kind for name, kind in source.columns.items() if name not in gone}
+        added = "".join(f", {one.sql} AS {quoted(name)}" for name, one in found.items())
+        exclude = f" EXCLUDE ({', '.join(map(quoted, gone))})" if gone else ""
+        hidden, later, where = "", "", ""
+        if self.until is not None:
+            known = f"<= {self.until!r}::DOUBLE"
+            if labelled is not None and self._labels(key):
+                cell = f"CASE WHEN {labelled.sql} {known} THEN {{0}} END AS {{0}}"
+                cut = [cell.replace("{0}", quoted(one)) for one in self._labels(key)]
+                hidden = f" REPLACE ({', '.join(cut)})"
+            if own is not None:
+                where = f" WHERE {own.sql} {known}"
+                later = (
+                    f"(SELECT * FROM {source.relation} WHERE {own.sql} > {self.until!r}::DOUBLE)"
+                )
+                self._say(key, source, own)
+        relation = f"(SELECT *{exclude}{hidden}{added} FROM {source.relation}{where})"
+        columns |= dict.fromkeys(found, "DOUBLE")
+        time = "" if own is None else own.name
+        return replace(source, relation=relation, columns=columns, time=time, later=later)
+
+    def _say(self, key: Key, source: Source, own: TimeColumn) -> None:
+        """Says how many rows are left out.
+
+        Raises:
+            GraphError: no node is left.
+        """
+        rows, later, first = self._row(
+            key, f"count(*), count_if({own.sql} > {self.until!r}::DOUBLE), min({own.sql})"
+        )
+        said = f"times in {own.name!r}: "
+        if rows and rows == later and key[0] == "nodes":
+            raise GraphError(
+                f"{source.name}: {said}all {rows:,} rows are later than {self.text}; the first is "
+                f"of {text_of(first, dates=own.dates)}"
+            )
+        left = f"{later:,} of {counted(rows, 'row')} later than {self.text}: left out"
+        self.notes[key].append(f"{said}{left}" if later else Usual(f"{said}until {self.text}"))
+
+    def age(self, source: Source) -> Column | None:
+        """Returns what turns the times of a list of edges into a feature; None if it has none."""
+        if not source.time or not self._options.age or self.until is None:
+            return None
+        name = (f"time since {source.time}",)
+        return Column(source.time, AGE, name, origin=self.until, clock=self.dates)
+
+
+def moment_of(text: str, *, dates: bool) -> float:
+    """Returns the last moment of a day, or a time, in seconds; or a number.
+
+    Raises:
+        GraphError: it is not what columns of times hold.
+    """
+    found = read_date(text) if dates else read_number(text)
+    if found is None:
+        held = "dates" if dates else "numbers"
+        raise GraphError(f"{option('until')}: the columns of times hold {held}; got {short(text)}")
+    return found
+
+
+def text_of(moment: float, *, dates: bool) -> str:
+    """Returns a time as an option takes it; `moment_of` it is no earlier."""
+    if not dates:
+        return f"{moment:.17g}"
+    whole, part = divmod(moment, 1)
+    at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=whole, microseconds=round(part * 1e6))
+    at += timedelta(microseconds=at.timestamp() < moment)
+    return at.isoformat().replace("+00:00", "Z")
+
+
+def _moment(source: Source, name: str) -> str:
+    """Returns an SQL expression for the seconds of a date; a text may end in an offset of time."""
+    read = cells.date(source, name)
+    if not cells.is_written(source, name):
+        return read
+    cell = f"trim({quoted(name)})"
+    zoned = f"regexp_matches({cell}, ':[0-9.]+ ?[+-][0-9]{{2}}(:?[0-9]{{2}})?$')"
+    return f"CASE WHEN {zoned} THEN epoch(TRY_CAST({cell} AS TIMESTAMPTZ)) ELSE {read} END"
+
+
+def ages(column: Column, times: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+    """Returns the feature of edges of these times, ``[edges, 1]``: log(1 + age), in days."""
+    unit = DAY if column.clock else 1.0
+    found = np.log1p(np.maximum(column.origin - times, 0) / unit)
+    return found.astype(np.float32)[:, None]
+
+
+def moved(
+    column: Column, features: npt.NDArray[np.float32], until: float
+) -> npt.NDArray[np.float32]:
+    """Returns ages as they are at a later time."""
+    unit = DAY if column.clock else 1.0
+    found = np.log1p(np.expm1(features.astype(np.float64)) + (until - column.origin) / unit)
+    return found.astype(np.float32)
