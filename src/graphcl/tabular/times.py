@@ -11,13 +11,14 @@ it stands. A day without an hour is meant as a whole. Numbers are compared as th
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import GraphError, counted, option
+from graphcl.graphs.relation import Relation
 from graphcl.tabular import cells
 from graphcl.tabular import columns as table_columns
 from graphcl.tabular.duck import Duck, quoted
@@ -79,11 +80,11 @@ class Times:
                     "all are to be of one kind"
                 )
         if options.until is not None:
-            if not found:
+            if not found and not _is_trained(options):
                 raise GraphError(
                     f"{option('until')}: no table has times; name their columns: {option('time')}"
                 )
-            self.until = moment_of(options.until, dates=self.dates)
+            self.until = moment_of(options.until, dates=self.dates) if found else None
         elif self._times:
             rows = [self._row(key, f"max({one.sql})")[0] for key, one in self._times.items()]
             self.text = text_of(max(row for row in rows if row is not None), dates=self.dates)
@@ -96,7 +97,7 @@ class Times:
         """
         given, found = getattr(self._options, keyword), dict[Key, str]()
         pairs = by_name(keyword, given, {name for _, name in self._tables})
-        trained = self._options.preparation or self._options.preparations
+        trained = _is_trained(self._options)
         for kind, column in sorted(pairs, key=lambda pair: not pair[0]):
             having = [
                 key
@@ -237,6 +238,11 @@ class Times:
         return Column(source.time, AGE, name, origin=self.until, clock=self.dates)
 
 
+def _is_trained(options: TableOptions) -> bool:
+    """Returns whether a training has seen tables with these times; others need not have them."""
+    return options.preparation is not None or options.preparations is not None
+
+
 def moment_of(text: str, *, dates: bool) -> float:
     """Returns the last moment of a day, or a time, in seconds; or a number.
 
@@ -251,13 +257,17 @@ def moment_of(text: str, *, dates: bool) -> float:
 
 
 def text_of(moment: float, *, dates: bool) -> str:
-    """Returns a time as an option takes it; `moment_of` it is no earlier."""
+    """Returns a time as an option takes it; `moment_of` it is no earlier.
+
+    The beginning and the end of a day are that day.
+    """
     if not dates:
         return f"{moment:.17g}"
     whole, part = divmod(moment, 1)
     at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=whole, microseconds=round(part * 1e6))
     at += timedelta(microseconds=at.timestamp() < moment)
-    return at.isoformat().replace("+00:00", "Z")
+    whole = at.time() in (time(), time.max)
+    return str(at.date()) if whole else at.isoformat().replace("+00:00", "Z")
 
 
 def _moment(source: Source, name: str) -> str:
@@ -277,10 +287,29 @@ def ages(column: Column, times: npt.NDArray[np.float64]) -> npt.NDArray[np.float
     return found.astype(np.float32)[:, None]
 
 
-def moved(
-    column: Column, features: npt.NDArray[np.float32], until: float
-) -> npt.NDArray[np.float32]:
-    """Returns ages as they are at a later time."""
+def age_of(relation: Relation) -> Column | None:
+    """Returns what makes the last feature of a relation's edges, if that is their age."""
+    columns = () if relation.preparation is None else relation.preparation.columns
+    return columns[-1] if columns and columns[-1].kind == AGE else None
+
+
+def has_age_alone(relation: Relation) -> bool:
+    """Returns whether edges have no other feature than their age: those with the same ends are one.
+
+    Such an edge is as old as the latest row that names it.
+    """
+    return age_of(relation) is not None and relation.num_edge_features == 1
+
+
+def move_ages(relation: Relation, until: float) -> Relation:
+    """Returns a relation with the ages of its edges as they are at another time."""
+    column, features = age_of(relation), relation.edge_features
+    if column is None or features is None:
+        return relation
     unit = DAY if column.clock else 1.0
-    found = np.log1p(np.expm1(features.astype(np.float64)) + (until - column.origin) / unit)
-    return found.astype(np.float32)
+    days = np.expm1(features[:, -1].astype(np.float64)) + (until - column.origin) / unit
+    moved = np.array(features)
+    moved[:, -1] = np.log1p(np.maximum(days, 0))
+    columns = (*relation.preparation.columns[:-1], replace(column, origin=until))
+    prepared = replace(relation.preparation, columns=columns)
+    return replace(relation, edge_features=moved, preparation=prepared)

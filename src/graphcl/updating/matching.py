@@ -19,13 +19,22 @@ from graphcl.graphs.changing import (
 )
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
-from graphcl.graphs.relation import Key
+from graphcl.graphs.relation import Key, Relation
 from graphcl.graphs.structural import FEATURE_NAMES, structural_features
 from graphcl.graphs.validation import is_labelled
 from graphcl.store.columns import Ids, Names, whole_number
 from graphcl.store.header import MASKS
-from graphcl.tabular.delta import NewEdges, NewNodes, of_type, read_ids, read_new, read_pairs
+from graphcl.tabular.delta import (
+    NewEdges,
+    NewNodes,
+    NewTables,
+    of_type,
+    read_ids,
+    read_new,
+    read_pairs,
+)
 from graphcl.tabular.options import TableOptions, short_name
+from graphcl.tabular.times import age_of, has_age_alone, moment_of, move_ages, text_of
 
 Array = npt.NDArray[Any]
 IntArray = npt.NDArray[np.int64]
@@ -39,11 +48,13 @@ class Grown:
         changed: the new graph, with ids, labels and splits, and the rows that differ.
         counts: how many nodes and edges are new, removed, changed.
         notes: lines for the user about the tables.
+        until: the day that the graph is of now, if its tables have times.
     """
 
     changed: Changed
     counts: dict[str, int]
     notes: list[str]
+    until: str = ""
 
 
 class _Growing:
@@ -241,6 +252,8 @@ def grow(
                 f"update: the graph's edges have no weights; leave {option('weight')} out"
             )
     new = read_new(graph, options, nodes=tables, edges=lists, computed=computed)
+    before = graph
+    graph = _older(graph, options, new)
     empty = np.zeros(0, np.int64)
     growing = {
         name: _Growing(one, new.nodes.get(name, NewNodes(empty)))
@@ -255,13 +268,19 @@ def grow(
     added = {}
     for key, listed_edges in new.edges.items():
         added[key] = _added(growing, key, listed_edges, options, new.notes)
+        if has_age_alone(graph.relations[key]):
+            added[key] = _replacing(graph.relations[key], added[key])
     for key, pairs in _dropped(graph, options, growing, cut, new.notes).items():
-        added[key] = replace(added.get(key, EdgeDelta()), dropped=pairs)
+        delta_of = added.get(key, EdgeDelta())
+        added[key] = replace(delta_of, dropped=np.concatenate([delta_of.dropped, pairs]))
     for one in growing.values():
         one.refuse()
         new.notes += one.notes()
     delta = Delta({name: one.delta(computed) for name, one in growing.items()}, added)
     changed = change_graph(graph, delta)
+    if graph is not before:  # all edges are older
+        every = {name: np.arange(one.num_nodes) for name, one in changed.graph.nodes.items()}
+        changed = changed._replace(rewired=every)
     if computed:
         changed = _with_structural(graph, changed)
     grown = replace(
@@ -280,7 +299,49 @@ def grow(
         "edges_before": graph.num_edges,
         "edges_after": grown.num_edges,
     }
-    return Grown(changed._replace(graph=grown), counts, new.notes)
+    return Grown(changed._replace(graph=grown), counts, new.notes, new.until)
+
+
+def _older(graph: Graph, options: TableOptions, new: NewTables) -> Graph:
+    """Returns the graph with the ages of its edges at the new day; those of new ones follow.
+
+    Without a day that is given, it is the latest of all.
+    """
+    aged = [age for one in graph.relations.values() if (age := age_of(one)) is not None]
+    if not aged:
+        return graph
+    dates = aged[0].clock
+    days = [one.origin for one in aged] + [moment_of(new.until, dates=dates)] * bool(new.until)
+    until = max(days) if options.until is None else moment_of(options.until, dates=dates)
+    new.until = options.until or text_of(until, dates=dates)
+    for key, listed in new.edges.items():
+        if listed.until is not None and listed.features is not None:
+            own = graph.relations[key]
+            column = replace(own.preparation.columns[-1], origin=listed.until)
+            prepared = replace(own.preparation, columns=(*own.preparation.columns[:-1], column))
+            held = replace(own, edge_features=listed.features, preparation=prepared)
+            listed.features = move_ages(held, until).edge_features
+    if all(one.origin == until for one in aged):
+        return graph
+    moved = {key: move_ages(one, until) for key, one in graph.relations.items()}
+    return replace(graph, relations=moved)
+
+
+def _replacing(relation: Relation, delta: EdgeDelta) -> EdgeDelta:
+    """Returns new edges of which some are there: they take the place of those, the younger stays.
+
+    For relations in which edges with the same ends are one.
+    """
+    pairs, features = np.asarray(delta.added), delta.features
+    width = 1 + int(max(pairs.max(initial=0), np.asarray(relation.indices).max(initial=0)))
+    codes = relation.targets() * width + np.asarray(relation.indices, np.int64)
+    wanted = pairs[:, 1] * width + pairs[:, 0]
+    places = np.minimum(np.searchsorted(codes, wanted), max(0, len(codes) - 1))
+    there = codes[places] == wanted if len(codes) else np.zeros(len(wanted), bool)
+    if features is not None and relation.edge_features is not None:
+        features = features.copy()
+        features[there] = np.minimum(features[there], relation.edge_features[places[there]])
+    return replace(delta, features=features, dropped=pairs[there])
 
 
 def _by_type(graph: Graph, option: str, given: Any) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from graphcl.runs import files as runs
 from graphcl.runs import versions
 from graphcl.runs.nodes import trained_tables, type_folder
 from graphcl.tabular.options import TableOptions
+from graphcl.updating.days import is_earlier, read_again
 from graphcl.updating.matching import Grown, grow
 from graphcl.updating.version import (
     Levels,
@@ -104,8 +105,18 @@ def update_run(
     replaced.
     """
     given = (tables.nodes, edges, remove_nodes, remove_edges)
-    if all(one is None for one in given) and not retrain:
+    alone = all(one is None for one in given)  # then the run's own tables are read again
+    if alone and not retrain and tables.until is None:
         raise ParameterError(f"update: nothing to do: give tables, or {option('retrain', True)}")
+    others = [name for name in tables.given() if name != "until"]
+    what = f"left out with {option('until')} and no tables, which are read as in training"
+    require(
+        not (alone and others and tables.until),
+        "update",
+        option(others[0] if others else "until"),
+        what,
+        "it",
+    )
     known = f"given with {option('retrain', True)}"
     require(epochs is None or retrain, "update", option("epochs"), known, epochs)
     require(keep >= 1, "update", option("keep"), "at least 1", keep)
@@ -118,14 +129,25 @@ def update_run(
         config, old = _read_old(base, graph)
         typed = not old.fitted.schema.is_plain
         clock("reading the run")
-        grown = grow(
-            graph,
-            delta_options(base, replace(tables, nodes=None)),
-            nodes=tables.nodes,
-            edges=edges,
-            remove_nodes=remove_nodes,
-            remove_edges=remove_edges,
-        )
+        options = delta_options(base, replace(tables, nodes=None))
+        if tables.until is not None:
+            day = (trained_tables(base) or TableOptions()).until
+            if day is not None and is_earlier(tables.until, day):
+                raise RunError(
+                    f"{run}: is as of {day}; {option('until')} moves it forward, and "
+                    f"{option('rollback', True)} goes back"
+                )
+        if alone and tables.until is not None:
+            grown = read_again(base, graph, tables.until)
+        else:
+            grown = grow(
+                _with_preparations(graph, options),
+                options,
+                nodes=tables.nodes,
+                edges=edges,
+                remove_nodes=remove_nodes,
+                remove_edges=remove_edges,
+            )
         for line in grown.notes:
             on_note(line)
         new = grown.changed.graph
@@ -155,6 +177,7 @@ def update_run(
                 drift = measure_drift(old.z[shown], z[shown], kept, moved[shown])
             clock("measuring drift")
             written.result()
+            config = _as_of(config, grown.until)
             write_model(folder, base, config, fitted, retrained=retrain)
             clock("writing")
             about: dict[str, Any] = {
@@ -167,6 +190,7 @@ def update_run(
                 "embedded": sum(map(len, rows.values())),
                 "changes": grown.counts,
             }
+            about |= {"until": grown.until} if grown.until else {}
             if typed:
                 about["types"] = {name: one.num_nodes for name, one in new.nodes.items()}
             if retrain:
@@ -223,10 +247,31 @@ def delta_options(base: Path, given: TableOptions) -> TableOptions:
     merged = given.after(trained)
     return replace(
         merged,
+        until=given.until,
         label=given.label or trained.label,
         label_separator=given.label_separator or trained.label_separator,
         split=given.split or trained.split,
     )
+
+
+def _with_preparations(graph: Graph, options: TableOptions) -> Graph:
+    """Returns the graph with what made the features of its edges, which the run keeps."""
+    known = options.edge_preparations or {}
+    relations = {
+        key: replace(one, preparation=known.get(":".join(key), one.preparation))
+        for key, one in graph.relations.items()
+    }
+    return replace(graph, relations=relations)
+
+
+def _as_of(config: runs.RunConfig, until: str) -> runs.RunConfig:
+    """Returns what is known of a run, with the day that its graph is of now."""
+    if not until or not config.origin.tables:
+        return config
+    options = TableOptions.from_record(config.origin.tables, None)
+    if options.until is None or not is_earlier(until, options.until):
+        options = replace(options, until=until)
+    return replace(config, origin=replace(config.origin, tables=options.record()))
 
 
 def _align(
