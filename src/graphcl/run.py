@@ -148,8 +148,7 @@ class Run:
     def embeddings(self) -> Any:
         """The embeddings, ``[nodes, dim]``; of a graph with types, such rows by type.
 
-        They are mapped from files and read-only. Rows are in the order of the version's graph:
-        nodes that stayed, then new ones.
+        They are mapped from files, in the order of the graph: nodes that stayed, then new ones.
         """
         if not self.types:
             return self.rows()[0]
@@ -271,6 +270,7 @@ class Run:
         learn: str = "all",
         node_type: str | None = None,
         seed: int = 0,
+        on_note: Callable[[str], object] = lambda _: None,
     ) -> "Predictions":
         """Returns labels and calibrated probabilities of nodes, learned from the labelled ones.
 
@@ -281,18 +281,26 @@ class Run:
                 on the test nodes is then in `Predictions.test`.
             node_type: of a graph with types: which; None is the only one with labels.
             seed: decides the folds.
+            on_note: is told if the graph cannot be read; own columns then tell nothing.
 
         Raises:
             RunError: the run has no labels, or no split to learn from.
             GraphError: the labels do not fit the nodes.
         """
+        from graphcl.answers.evidence import first_hop
         from graphcl.answers.prediction import predict_nodes
 
         z, own = self.rows(node_type, is_labelled)
-        trained = runs.read_config(self.folder, baselines=True).origin.graph
-        parted = trained and is_parts(Path(trained))
+        config = runs.read_config(self.folder, baselines=True)
+        trained = config.origin.graph
+        parted = bool(trained) and is_parts(Path(trained))
         hint = f", or pass {option('graph', trained)}" if parted else ""
         how: Any = {"nodes": nodes, "learn": learn, "seed": seed, "hint": hint}
+        graph: Any = None if self._shards else self._readable_graph(on_note, needed=False)[0]
+        if graph is not None:
+            kind = self.type_of(self.type_folder(node_type, is_labelled))
+            graph = graph if kind is None else graph.type(kind)
+            how |= {"graph": graph, "columns": first_hop(config.recipe, graph.num_features)}
         return predict_nodes(z, own, labels, name=str(self.path), **how)
 
     def cluster(
@@ -330,8 +338,7 @@ class Run:
     ) -> "Neighbours":
         """Returns the nodes whose embeddings are most similar to those of some nodes, by cosine.
 
-        An index is built at the first call and kept in the run. Embeddings in shards are compared
-        block by block, without an index.
+        An index is built at the first call and kept in the run; shards are compared without one.
 
         Args:
             nodes: an id or several.
@@ -397,11 +404,7 @@ class Run:
         return links(z, pairs, graph=graph, k=k, **how)
 
     def relation(self, name: str | None = None) -> "Relation | None":
-        """Returns the relation of a graph with types that links are of; None for a plain graph.
-
-        Raises:
-            GraphError: there are several, and none is named; or the graph has no types.
-        """
+        """Returns the relation of a graph with types that links are of; None for a plain graph."""
         from graphcl.answers.linking import meant_relation
 
         if not self.types and name is None:
@@ -420,8 +423,8 @@ class Run:
         """Says what links are worth: a model is trained without some, and ranks them.
 
         Args:
-            share: of the linked pairs that are removed.
-            negatives: pairs that are not linked, for each that was removed.
+            share: of the linked pairs that are removed, each among `negatives` that are not linked.
+            negatives: how many.
             relation: of a graph with types: which; not needed if it has one.
             seed: decides which pairs are removed.
             verbose: show progress; None does so in terminals and notebooks.
@@ -474,26 +477,28 @@ class Run:
             )
             sharded = Sharded(self.folder, self._shards, self._given, seed=seed)
         elif not without_graph and (kind is None or not (self.folder / runs.RESULT).is_file()):
-            graph, why = self._readable_graph(on_note)
+            graph, why = self._readable_graph(on_note, needed=True)
         if sharded is None:
             self.keep_embeddings()
         how: Any = {"layout": layout, "seed": seed, "why": why, "node_type": kind}
         return write_page(target, self.folder, graph, sharded=sharded, **how)
 
-    def _readable_graph(self, on_note: Callable[[str], object]) -> "tuple[AnyGraph | None, str]":
+    def _readable_graph(
+        self, on_note: Callable[[str], object], *, needed: bool
+    ) -> "tuple[AnyGraph | None, str]":
         """Returns the graph, or None and the reason why it cannot be read.
 
-        Raises:
-            RunError: it is not read on the run's word, or another one was given.
+        If it is `needed`, only one that is lost is done without.
         """
         from graphcl.runs.graph import UntrustedRunError
 
         try:
             return self.graph, ""
-        except UntrustedRunError as error:
-            raise RunError(f"{error}, or do without: {option('without_graph', True)}") from None
         except GraphCLError as error:
-            if self._given is not None:
+            if needed and isinstance(error, UntrustedRunError):
+                hint = f"or do without: {option('without_graph', True)}"
+                raise RunError(f"{error}, {hint}") from None
+            if needed and self._given is not None:
                 raise
             on_note(f"{error}; continuing without the graph")
             return None, str(error)
@@ -538,16 +543,14 @@ class Run:
     ) -> "Update":
         """Brings the run up to date with a graph that has changed; makes a new version of it.
 
-        Nodes are named by their ids. Those whose L-hop surroundings changed are embedded again, no
-        others. The result is that of embedding the new graph whole, to 1e-6 of the largest number.
-        Features are prepared and scaled as in training. Whatever reads the run uses the new
-        version from then on; `rollback` goes back.
+        Nodes whose L-hop surroundings changed are embedded again, no others. The result is that of
+        embedding the new graph whole, to 1e-6 of the largest number. Features are prepared and
+        scaled as in training. Whatever reads the run uses the new version from then on.
 
         Args:
-            nodes: a table of new nodes, and of known ones whose features are replaced, in any form
-                that `read_tables` takes. Of known nodes, columns that the table lacks keep their
-                values. Of a graph with types, a dictionary of tables by type; likewise
-                `remove_nodes`, and `edges` and `remove_edges` by relation.
+            nodes: a table of new nodes, and of known ones whose features change, as `read_tables`
+                takes it. Columns that it lacks keep their values. Of a graph with types, tables by
+                type; likewise `remove_nodes`, and `edges` and `remove_edges` by relation.
             edges: a list of new edges; of one that is there, the weight is replaced.
             remove_nodes: a table with a column of ids, or a list of ids.
             remove_edges: a list of edges to remove, before new ones are added.
@@ -558,9 +561,6 @@ class Run:
             verbose: show progress on stderr.
             on_note: is told what is noticed in the tables.
             options: as of `read_tables`: `id_column`, `label`, ….
-
-        Returns:
-            An `Update`: the version's number and folder, counts, seconds and the drift.
 
         Raises:
             GraphCLError: the tables do not fit the graph or the run. Nothing is changed then.

@@ -7,10 +7,12 @@ import pandas
 import pytest
 
 import graphcl
+from graphcl.answers.evidence import EMBEDDING, Evidence
 from graphcl.answers.inputs import embeddings_of, ids_of
 from graphcl.cli.main import run
 from graphcl.errors import GraphError, RunError
 from graphcl.estimator import GraphCL
+from graphcl.evaluation.probe import standardiser
 from graphcl.partitioned.nodes import read_parts_nodes
 from graphcl.runs.files import weights_digest
 from graphcl.store.header import read_store
@@ -121,6 +123,11 @@ def test_neighbors(here, capsys, monkeypatch, shards):
 def test_predict(here, capsys, monkeypatch):
     monkeypatch.setattr("graphcl.answers.prediction._BLOCK", 7)
     monkeypatch.setattr("graphcl.evaluation.probe._BLOCK_ROWS", 11)
+    # Of shards, embeddings are all that is looked at.
+    monkeypatch.setattr(
+        "graphcl.answers.prediction.gather_evidence",
+        lambda z, *_, **__: Evidence({EMBEDDING: z}, {EMBEDDING: standardiser(z)}, {}),
+    )
     labels = Path("labels.csv")
     with labels.open("w") as file:
         file.write("id,label\n")

@@ -75,7 +75,7 @@ def test_labels_come_as_names_with_gaps_as_a_mapping_or_as_a_column(graph, z):
         {n: str(words[n]) for n in range(30)},
         {str(n): str(words[n]) for n in range(30)},
     ):
-        found = predict(z, labels=labels)
+        found = predict(z, graph, labels)
         assert found.classes == ("a", "b", "c")
         np.testing.assert_array_equal(found.probabilities, numbers.probabilities)
 
@@ -104,7 +104,7 @@ def test_several_labels_per_node(graph, z):
     ]
     assert sum(a == b for a, b in zip(found.labels, truth, strict=True)) >= 15
     assert "probability" not in found.columns()
-    by_id = predict(z, labels={n: [k for k in (0, 1) if labels[n, k]] for n in range(40)})
+    by_id = predict(z, graph, {n: [k for k in (0, 1) if labels[n, k]] for n in range(40)})
     np.testing.assert_allclose(by_id.probabilities, found.probabilities, atol=1e-6)
 
 

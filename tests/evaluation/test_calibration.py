@@ -5,22 +5,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit, softmax
-from sklearn.metrics import f1_score, log_loss
 
 from graphcl.errors import GraphError
-from graphcl.evaluation import calibration
+from graphcl.evaluation import calibration, folds
 from graphcl.evaluation.calibration import (
-    BINS,
     STRENGTHS,
     HeldOut,
     Term,
     average,
-    calibration_error,
-    deal,
     fit_calibrated,
     log_shares,
-    measure,
 )
+from graphcl.evaluation.prediction_error import measure
 from graphcl.evaluation.probe import standardiser
 
 
@@ -35,75 +31,6 @@ def noisy_classes(seed, n, classes=3, dim=6, noise=1.0):
     truth = softmax(z @ np.random.default_rng(99).normal(size=(dim, classes)) / noise, axis=1)
     y = np.array([random.choice(classes, p=p) for p in truth])
     return z.astype(np.float32), y, truth
-
-
-def test_the_calibration_error_is_that_of_a_plain_loop():
-    random = np.random.default_rng(0)
-    probability = softmax(random.normal(size=(500, 4)) * 2, axis=1)
-    y = random.integers(0, 4, 500)
-    expected = 0.0
-    for group in range(BINS):
-        members = [
-            row
-            for row in range(500)
-            if group / BINS <= probability[row].max() < (group + 1) / BINS
-            or (group == BINS - 1 and probability[row].max() == 1)
-        ]
-        if members:
-            confidence = np.mean([probability[row].max() for row in members])
-            right = np.mean([probability[row].argmax() == y[row] for row in members])
-            expected += len(members) / 500 * abs(confidence - right)
-    assert calibration_error(probability, one_hot(y, 4), False) == pytest.approx(expected)
-
-
-def test_certain_and_right_has_no_calibration_error_and_certain_and_wrong_all_of_it():
-    certain = one_hot(np.array([0, 1, 2, 0]), 3).astype(float)
-    assert calibration_error(certain, one_hot(np.array([0, 1, 2, 0]), 3), False) == 0
-    assert calibration_error(certain, one_hot(np.array([1, 2, 0, 2]), 3), False) == 1
-    half = np.full((4, 2), 0.5)
-    assert calibration_error(half, np.array([[1, 0], [0, 1], [1, 0], [0, 1]]), True) == 0
-
-
-def test_measures_are_those_of_scikit_learn():
-    random = np.random.default_rng(0)
-    probability, y = softmax(random.normal(size=(200, 3)), axis=1), random.integers(0, 3, 200)
-    found = measure(probability, one_hot(y, 3), False, nodes=200)
-    assert found.accuracy == found.micro_f1 == (probability.argmax(1) == y).mean()
-    assert found.log_loss == pytest.approx(log_loss(y, probability))
-    assert found.macro_f1 == pytest.approx(f1_score(y, probability.argmax(1), average="macro"))
-    assert found.majority == np.bincount(y).max() / 200
-    assert found.standard_error == pytest.approx(np.std(probability.argmax(1) == y) / 200**0.5)
-    labels, chance = random.integers(0, 2, (100, 4)), random.random((100, 4))
-    found = measure(chance, labels, True, nodes=100)
-    assert found.micro_f1 == pytest.approx(f1_score(labels, chance > 0.5, average="micro"))
-    assert found.log_loss == pytest.approx(log_loss(labels.ravel(), chance.ravel()))
-
-
-@settings(deadline=None, max_examples=40)
-@given(kinds=st.lists(st.integers(0, 4), min_size=2, max_size=60), folds=st.integers(2, 10))
-def test_every_class_is_spread_evenly_and_no_fold_takes_all(kinds, folds):
-    kinds = np.array(kinds)
-    place = deal(kinds, folds, np.random.default_rng(0))
-    assert place.min() >= 0
-    assert place.max() < folds
-    for kind in np.unique(kinds):
-        sizes = np.bincount(place[kinds == kind], minlength=folds)
-        assert sizes.max() - sizes.min() <= 1
-    assert len(np.unique(place)) == min(folds, len(kinds)) or len(np.unique(place)) >= 2
-
-
-@settings(deadline=None, max_examples=40)
-@given(
-    classes=st.integers(2, 5),
-    size=st.integers(2, 12),
-    folds=st.integers(2, 10),
-    seed=st.integers(0, 9),
-)
-def test_classes_of_equal_size_are_equal_in_every_fold(classes, size, folds, seed):
-    kinds = np.repeat(np.arange(classes), size)
-    place = deal(kinds, min(folds, size), np.random.default_rng(seed))
-    for fold in range(min(folds, size)):
-        assert len(set(np.bincount(kinds[place == fold], minlength=classes).tolist())) == 1
 
 
 def test_five_labels_a_class_that_mean_nothing_are_right_as_often_as_chance():
@@ -170,8 +97,8 @@ def test_no_node_is_fitted_in_the_fold_that_scores_it(monkeypatch):
         seen.extend(parts)
         return original(z, targets, parts, several)
 
-    original = calibration._score_parts
-    monkeypatch.setattr(calibration, "_score_parts", spy)
+    original = calibration._fit_parts
+    monkeypatch.setattr(calibration, "_fit_parts", spy)
     monkeypatch.setattr(calibration, "_VALUES", 90 * 30 * 4)  # a few folds at a time
     probe = fit_calibrated(z, one_hot(y, 2), several=False)
     for train, test in seen:
@@ -189,10 +116,10 @@ def test_no_node_is_fitted_in_the_fold_that_scores_it(monkeypatch):
 def test_a_nodes_own_label_changes_nothing_by_which_it_is_scored(monkeypatch, several, few):
     z, y, _ = noisy_classes(0, 24)
     place = np.arange(24) % 6  # labels decide on the division; here it is given
-    monkeypatch.setattr(calibration, "deal", lambda *_: place)
+    monkeypatch.setattr(folds, "deal", lambda *_: place)
     if not few:
-        monkeypatch.setattr(calibration, "FEW_NODES", 0)
-        monkeypatch.setattr(calibration, "FOLDS", 6)
+        monkeypatch.setattr(folds, "FEW_NODES", 0)
+        monkeypatch.setattr(folds, "FOLDS", 6)
     y[:12] = np.repeat([0, 1, 2], 4)
     targets = one_hot(y, 3)
     before = fit_calibrated(z, targets, several=several).held_out

@@ -63,17 +63,34 @@ def test_more_similar_nodes_than_there_are(served):
 
 def test_predictions_are_those_of_the_command(served, a_run):
     expected = predict(np.asarray(served.z), a_run[1], nodes="all")
-    found = served.predict(np.asarray(served.z), np.arange(60))
+    found = served.predict(np.arange(60))
     names = expected.classes
     table = [[one["probabilities"][name] for name in names] for one in found]
     np.testing.assert_allclose(table, expected.probabilities, atol=1e-6)
     assert [one["label"] for one in found] == expected.labels
 
 
+def test_a_new_node_that_is_a_copy_is_looked_at_like_the_node(served, a_run):
+    relation, row = a_run[1].only_relation, 7
+    near = relation.indices[relation.indptr[row] : relation.indptr[row + 1]]
+    new = New(np.asarray(a_run[1].x[[row]]), [[f"node {one}" for one in near]])
+    probe, evidence = served._fit_labels()
+    z = np.asarray(served.z[[row]])
+    known = evidence.take(np.array([row]))
+    copied = evidence.of_new(z, new.features, [near])
+    assert known.keys() == copied.keys()
+    assert len(known) >= 5
+    for name, table in known.items():
+        np.testing.assert_allclose(copied[name], table, atol=1e-4)
+    (found,) = served.predict_new(z, new)
+    expected = probe.probabilities(known)[0]
+    np.testing.assert_allclose(list(found["probabilities"].values()), expected, atol=1e-4)
+
+
 def test_labels_that_take_long_to_learn(a_run, monkeypatch):
     from graphcl.serving import run as module
 
-    whole = ServedRun(*a_run).predict(np.ones((1, 24), np.float32))
+    whole = ServedRun(*a_run).predict(np.array([50]))
     begun = threading.Event()
 
     def slow(*arguments, **options):
@@ -85,10 +102,10 @@ def test_labels_that_take_long_to_learn(a_run, monkeypatch):
     served = ServedRun(*a_run)
     for _ in range(2):
         with pytest.raises(NotYetError):
-            served.predict(served.z[:1], np.array([0]))
+            served.predict(np.array([0]))
     begun.set()
     served._fit.result(60)
-    assert served.predict(np.ones((1, 24), np.float32)) == whole
+    assert served.predict(np.array([50])) == whole
 
 
 def test_labels_that_are_being_learned_keep_no_thread_waiting(a_run, monkeypatch):
@@ -101,7 +118,7 @@ def test_labels_that_are_being_learned_keep_no_thread_waiting(a_run, monkeypatch
     began = time.monotonic()
     for _ in range(6):  # the first waits; by then it is known that they take long
         with pytest.raises(NotYetError):
-            served.predict(served.z[:1], np.array([0]))
+            served.predict(np.array([0]))
     assert time.monotonic() - began < 1.5
     begun.set()
 
@@ -114,14 +131,14 @@ def test_a_fault_while_labels_are_learned_is_raised_where_they_are_asked_for(a_r
     served = ServedRun(*a_run)
     for _ in range(2):
         with pytest.raises(RuntimeError, match="a fault of ours"):
-            served.predict(served.z[:1], np.array([0]))
+            served.predict(np.array([0]))
 
 
 def test_of_many_labels_a_sample_is_learned(a_run, monkeypatch):
     monkeypatch.setattr("graphcl.serving.run.MOST_LABELLED", 20)
     served = ServedRun(*a_run)
     rows = np.arange(60)
-    found = served.predict(np.asarray(served.z), rows)
+    found = served.predict(rows)
     assert len(served._learned) == 20
     plain = served._fit.result().probabilities(np.asarray(served.z))
     others = np.setdiff1d(rows, served._learned)
@@ -150,7 +167,7 @@ def test_a_run_without_labels_predicts_nothing(tmp_path):
     served = ServedRun(tmp_path / "run", graph)
     assert not served.can_predict
     with pytest.raises(UnknownError, match="no labels"):
-        served.predict(served.z[:1])
+        served.predict(np.array([0]))
     with pytest.raises(UnknownError, match="no node has the id 'x'"):
         served.rows(["x"])
     assert served.id(2) == 2

@@ -1,46 +1,25 @@
 """Labels and calibrated probabilities for nodes without a label, from those that have one."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from graphcl.answers.evidence import first_hop
 from graphcl.answers.inputs import chosen_rows, embeddings_of, graph_of, ids_of
+from graphcl.answers.labels import KnownLabels, known_labels
+from graphcl.answers.learning import learn
 from graphcl.errors import GraphError, RunError, counted, is_command, option, require
-from graphcl.evaluation.calibration import PredictionError, fit_calibrated, measure
-from graphcl.evaluation.probe import standardiser
+from graphcl.evaluation.prediction_error import PredictionError, measure
 from graphcl.files.records import Answer
 from graphcl.graphs.collection import of_labelled_type
 from graphcl.graphs.nodes import Nodes
-from graphcl.graphs.validation import is_labelled, numbered_labels
+from graphcl.graphs.validation import is_labelled
 
 Array = npt.NDArray[Any]
 NODES = ("unlabelled", "all")
 LEARN = ("all", "train")
-_BLOCK = 1 << 16  # nodes that are predicted at a time
-
-
-@dataclass(frozen=True, eq=False)
-class KnownLabels:
-    """What is known of the labels of all nodes.
-
-    Attributes:
-        targets: 0/1 ``[nodes, classes]``; a row of zeros where nothing is known.
-        known: which nodes are labelled, ``[nodes]`` booleans.
-        classes: the name or number of each column.
-        several: whether a node may have several labels.
-    """
-
-    targets: Array
-    known: Array
-    classes: tuple[Any, ...]
-    several: bool
-
-    def only(self, nodes: Array) -> "KnownLabels":
-        """Returns the labels of some nodes, ``[nodes]`` booleans; the others become unknown."""
-        known = self.known & nodes
-        return KnownLabels(self.targets * known[:, None], known, self.classes, self.several)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -61,6 +40,8 @@ class Predictions(Answer):
         strength: C of the penalty with the largest weight in the probe's average.
         temperature: what its scores are divided by.
         test: the error on test nodes, whose labels were hidden; None if none were.
+        evidence: what the predictions rest on, and how much on each; see
+            `graphcl.answers.evidence`.
     """
 
     rows: Array
@@ -74,6 +55,7 @@ class Predictions(Answer):
     strength: float
     temperature: float
     test: PredictionError | None = None
+    evidence: dict[str, float] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -137,10 +119,11 @@ def predict(
 ) -> Predictions:
     """Returns labels and calibrated probabilities of nodes, learned from the labelled ones.
 
-    The probe is logistic regression on frozen embeddings, averaged over penalties. Their weights
-    and the temperatures of the probabilities follow from the likelihood of labelled nodes that were
-    held out in turn, and `Predictions.error` is measured on these. Labels never change the
-    embeddings.
+    The probe is logistic regression on frozen embeddings and, if there is a graph, on the columns
+    of nodes and of their neighbours: see `graphcl.answers.evidence`. It is averaged over these and
+    over penalties. Their weights and the temperatures of the probabilities follow from the
+    likelihood of labelled nodes that were held out in turn, and `Predictions.error` is measured on
+    these. Labels never change the embeddings.
 
     Args:
         source: embeddings ``[num_nodes, dim]``; a fitted model, which then embeds `graph`; or the
@@ -162,6 +145,8 @@ def predict(
     """
     _check_nodes(nodes)
     source, graph = of_labelled_type(source, graph_of(graph), "predict")
+    recipe = getattr(source, "recipe_", None)
+    columns = None if recipe is None else first_hop(vars(recipe), graph.num_features)
     z = embeddings_of(source, graph, "predict")
     ids = ids_of(graph, z)
     if labels is None:
@@ -171,7 +156,7 @@ def predict(
         known = known_labels(graph.y, ids, names)
     else:
         known = labels if isinstance(labels, KnownLabels) else known_labels(labels, ids)
-    return predict_known(z, ids, known, nodes=nodes, seed=seed)
+    return predict_known(z, ids, known, nodes=nodes, seed=seed, graph=graph, columns=columns)
 
 
 def predict_nodes(
@@ -184,6 +169,8 @@ def predict_nodes(
     seed: int = 0,
     name: str,
     hint: str = "",
+    graph: Any = None,
+    columns: slice | None = None,
 ) -> Predictions:
     """Returns `predict` of what a run keeps, which may hide the labels of test nodes.
 
@@ -197,6 +184,8 @@ def predict_nodes(
         seed: decides the folds.
         name: the run, for messages.
         hint: where else labels may come from.
+        graph: the graph, or the nodes of its type with their columns; None if it cannot be had.
+        columns: of the embedding, those of its first hop.
 
     Raises:
         RunError: there are no labels, none to predict, or no split to learn from.
@@ -210,29 +199,38 @@ def predict_nodes(
         raise RunError(f"{name}: {some}{hint}")
     given = own.y.astype(np.int64) if labels is None and own.y is not None else labels
     truth = known_labels(given, own.ids, own.class_names if labels is None else ())
-    split = own.split_codes
+    split, more = own.split_codes, {"graph": graph, "columns": columns}
     if learn == "train":
         if split is None:
             raise RunError(
                 f"{name}: has no split; {option('learn', 'train')} needs train and test nodes"
             )
         known = truth.only(np.isin(split, (1, 2)))
-        found = predict_known(z, own.ids, known, nodes=nodes, seed=seed)
+        found = predict_known(z, own.ids, known, nodes=nodes, seed=seed, **more)
         return replace(found, test=found.score(truth))
     if truth.known.all() and isinstance(nodes, str) and nodes != "all":
         too = "--all predicts them too" if is_command() else "nodes='all' predicts them too"
         hide = f"; {option('learn', 'train')} hides those of test nodes"
         hide = hide if split is not None else ""
         raise RunError(f"{name}: all {len(z):,} nodes have a label; {too}{hide}")
-    return predict_known(z, own.ids, truth, nodes=nodes, seed=seed)
+    return predict_known(z, own.ids, truth, nodes=nodes, seed=seed, **more)
 
 
 def predict_known(
-    z: Any, ids: Any, known: KnownLabels, *, nodes: Any = "unlabelled", seed: int = 0
+    z: Any,
+    ids: Any,
+    known: KnownLabels,
+    *,
+    nodes: Any = "unlabelled",
+    seed: int = 0,
+    graph: Any = None,
+    columns: slice | None = None,
 ) -> Predictions:
     """Returns `predict` from labels that are prepared already.
 
-    Of embeddings in shards, those of the labelled nodes and one block of the others are in memory.
+    The graph, or the nodes of a type, have own columns to look at; `columns` are those of the
+    embedding that hold its first hop. Of embeddings in shards, those of the labelled nodes and one
+    block of the others are in memory.
     """
     if not known.known.any():
         raise GraphError("predict: no node has a label")
@@ -240,81 +238,28 @@ def predict_known(
         raise GraphError(
             f"predict: all {len(z):,} nodes have a label; hide some, or ask for all nodes"
         )
-    labelled = np.flatnonzero(known.known)
-    probe = fit_calibrated(
-        np.asarray(z[labelled]),
-        known.targets[labelled],
-        several=known.several,
-        seed=seed,
-        standard=standardiser(z),
-        names=ids[labelled],
-    )
+    learned = learn(z, ids, known, graph=graph, first_hop=columns, seed=seed)
     if not isinstance(nodes, str):
         rows = chosen_rows(ids, nodes, None, "predict")
     else:
         rows = np.arange(len(z)) if nodes == "all" else np.flatnonzero(~known.known)
-    starts = range(0, max(1, len(rows)), _BLOCK)
-    blocks = [probe.probabilities(z[rows[start : start + _BLOCK]]) for start in starts]
-    probabilities = np.concatenate(blocks)
-    held: Array = np.full((len(z), known.targets.shape[1]), np.nan)
-    held[labelled] = probe.held_out
-    there = ~np.isnan(held[rows]).any(axis=1)
-    probabilities[there] = held[rows][there]
-    counts = known.targets[labelled].sum(axis=0)
+    probe = learned.probe
+    counts = known.targets.sum(axis=0)
     return Predictions(
         rows=rows,
         ids=ids[rows],
         classes=known.classes,
-        probabilities=probabilities,
+        probabilities=learned.of_rows(rows),
         several=known.several,
         known=np.where(known.known[rows, None], known.targets[rows], -1),
         error=probe.error,
         labelled=tuple(counts.tolist()),
         strength=probe.strength,
         temperature=probe.temperature,
+        evidence=learned.weights,
     )
 
 
 def _check_nodes(nodes: Any) -> None:
     known = not isinstance(nodes, str) or nodes in NODES
     require(known, "predict", "nodes", f"{' or '.join(NODES)}, or a list of ids", nodes)
-
-
-def known_labels(labels: Any, ids: Any, names: tuple[Any, ...] = ()) -> KnownLabels:
-    """Returns labels in one form, from any that `predict` takes.
-
-    Raises:
-        GraphError: they do not fit the nodes.
-    """
-    given, own = numbered_labels(labels, ids, "predict")
-    names = own or names
-    if given.ndim not in (1, 2) or len(given) != len(ids):
-        raise GraphError(f"predict: labels {given.shape} for {len(ids)} nodes")
-    if given.ndim == 2:
-        return _from_matrix(given, names)
-    known = ~np.isnan(given) if given.dtype.kind == "f" else np.ones(len(given), np.bool_)
-    known &= given != -1
-    numbers = np.where(known, given, -1).astype(np.int64)
-    if not np.array_equal(numbers[known], given[known]) or (numbers[known] < 0).any():
-        raise GraphError("predict: class numbers must be whole, 0 or more; −1 is unlabelled")
-    found = np.unique(numbers[known])
-    classes = [names[one] if one < len(names) else one for one in found.tolist()]
-    return _one_hot(np.searchsorted(found, numbers), known, classes)
-
-
-def _from_matrix(given: Array, names: tuple[Any, ...]) -> KnownLabels:
-    whole = given.astype(np.float64)
-    unknown = np.isnan(whole) | (whole == -1)
-    if (unknown.any(axis=1) != unknown.all(axis=1)).any():
-        raise GraphError("predict: a node's labels must be known all or none; −1 is unknown")
-    known = ~unknown.any(axis=1)
-    if not np.isin(whole[known], (0, 1)).all():
-        raise GraphError("predict: several labels per node must be 0 or 1")
-    targets = np.where(known[:, None], whole, 0).astype(np.int64)
-    classes = tuple(names[one] if one < len(names) else one for one in range(given.shape[1]))
-    return KnownLabels(targets, known, classes, several=True)
-
-
-def _one_hot(codes: Array, known: Array, classes: list[Any]) -> KnownLabels:
-    targets = (codes[:, None] == np.arange(len(classes))) & known[:, None]
-    return KnownLabels(targets.astype(np.int64), known, tuple(classes), several=False)

@@ -1,5 +1,6 @@
 """`graphcl predict`: labels and probabilities for nodes without a label."""
 
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -87,6 +88,7 @@ def predict(
         learn=learn,
         node_type=asked.type_of(folder),
         seed=seed,
+        on_note=lambda text: print(f"predict: {text}", file=sys.stderr),
     )
     give_answer(
         asked,
@@ -129,6 +131,7 @@ def summary(found: "Predictions") -> dict[str, Any]:
         "predicted": {str(name): count for name, count in found.counts().items()},
         "error": None if found.error is None else asdict(found.error),
         "test": None if found.test is None else asdict(found.test),
+        "evidence": {name: round(share, 4) for name, share in found.evidence.items()},
         "strength": found.strength,
         "temperature": found.temperature,
     }
@@ -144,6 +147,9 @@ def _text(found: "Predictions") -> str:
             lines.append(error_line(asdict(error), what, several=found.several))
     if found.error is None:
         lines.append("no class has two labelled nodes: nothing says how often this is wrong")
+    rests = sorted(found.evidence.items(), key=lambda pair: -pair[1])
+    named = ", ".join(f"{name} {share:.0%}" for name, share in rests if share >= 0.01)
+    lines += [f"rests on: {named}"] if named else []
     counts = ", ".join(f"{name} {count:,}" for name, count in _most(found.counts()))
     return "\n".join([*lines, f"predicted: {counts}"])
 

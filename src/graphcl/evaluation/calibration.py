@@ -1,9 +1,7 @@
 r"""A probe that gives probabilities, from few labels, and says honestly how often it is wrong.
 
 Labelled nodes are divided into folds. Every fold is scored by regressions that were fitted without
-it, for every strength of the penalty: the *held-out* scores s. Each fold takes as many nodes of a
-class as the others do. Otherwise a held-out node's class has fewer train nodes than the rest, and
-with five labels a class its scores are worse than chance. Probabilities are
+it, for every strength of the penalty: the *held-out* scores s. Probabilities are
 
 .. math:: p \propto \pi \exp((s - \log \pi) / T) ,
 
@@ -11,22 +9,26 @@ with the classes' shares π of the labelled nodes: the temperature T (Guo et al.
 sharpens what embeddings say, not how frequent classes are. Several labels per node have a sigmoid
 and odds instead.
 
-From ten nodes, neither strength nor temperature can be known, and the best of many is best by
-chance. So none is chosen: probabilities are averaged over strengths, weighted by the likelihood of
-the held-out labels. A temperature is stated as the mean confidence that it leads to if all classes
-are equally frequent. Every confidence is equally credible beforehand; T is that of the mean
-afterwards. Of two classes, ten right answers of ten lead to a confidence of about 11/12. The
-regressions are then fitted on all labelled nodes.
+There may be several *inputs*, each a table of the same nodes: embeddings, own columns, means of
+neighbours. Regressions are fitted to each.
+
+From ten nodes, neither input nor strength nor temperature can be known, and the best of many is
+best by chance. So none is chosen: probabilities are averaged over inputs and strengths, weighted by
+the likelihood of the held-out labels. A temperature is stated as the mean confidence that it leads
+to if all classes are equally frequent. Every confidence is equally credible beforehand; T is that
+of the mean afterwards. Of two classes, ten right answers of ten lead to a confidence of about
+11/12. The regressions are then fitted on all labelled nodes. With the graph around them, the
+average is smoothed over its edges as much as held-out labels say: `graphcl.evaluation.smoothing`.
 
 The error that is reported is that of the folds. A fold's shares, weights and temperatures come from
 regressions, and from scores of other nodes, that were fitted without it: its labels take no part in
-anything by which its nodes are scored. The division into folds alone looks at all labels.
+anything by which its nodes are scored. So it is with the smoothing. The division into folds alone
+looks at all labels.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -35,25 +37,28 @@ import torch
 from torch import Tensor
 
 from graphcl.errors import GraphError
-from graphcl.evaluation.failure import majority_share
+from graphcl.evaluation.folds import Division, Part, divide
 from graphcl.evaluation.logistic import Fitted, fit_logistic_batch
+from graphcl.evaluation.prediction_error import PredictionError, measure
 from graphcl.evaluation.probe import STRENGTHS as WIDE_STRENGTHS
-from graphcl.evaluation.probe import check_embeddings, f1, standardiser, within_span
-from graphcl.files.records import Answer
+from graphcl.evaluation.probe import check_embeddings, standardiser, within_span
+from graphcl.evaluation.smoothing import (
+    MOST_VALUES,
+    NOTHING,
+    Around,
+    Smoothing,
+    hops,
+    weigh_hops,
+)
 
 Array = npt.NDArray[Any]
-_Part = tuple[Array, Array]  # train nodes, and the test nodes that they score
-BINS = 10
-FOLDS = 5
-MORE_FOLDS, FEW_NODES = 10, 300  # of so few nodes, each fold's regression needs all it can get
-FITS, FEWER_FITS = 20, 10  # regressions in several divisions: with few nodes, one is chance
-NEAR, NEARER = 2, 1  # folds on either side whose nodes tell the terms of a fold: all of five
-REPEATED_NODES = 2000  # above, one division will do
-MOST_TESTED = 20_000  # labelled nodes in folds; more do not change the error's first digits
+Inputs = Array | Mapping[str, Array]  # embeddings, or several tables of the same nodes by name
+STEPS = 40  # of a regression; more change probabilities by less than 0.002 in the mean
 STRENGTHS = tuple(one for one in WIDE_STRENGTHS if one < 0.2)  # T makes up for weaker penalties
 _TEMPERATURES = np.geomspace(1 / 64, 256, 60)
 _LEVELS = np.concatenate([[0.001, 0.01], np.arange(0.04, 0.97, 0.04), [0.98, 0.99, 0.999]])
 _FINE = np.linspace(0.001, 0.999, 500)  # levels between which the loss is interpolated
+CREDIT = 1.0  # the power of the likelihood by which inputs and strengths are weighed
 _LEAST_WEIGHT = 0.01  # of a strength that is worth its time
 _BLOCK = 1 << 16  # rows that are scored at a time
 _VALUES = 1 << 24  # inputs and outputs of regressions that are fitted at once, 64 MB
@@ -61,11 +66,21 @@ _VALUES = 1 << 24  # inputs and outputs of regressions that are fitted at once, 
 
 @dataclass(frozen=True)
 class Term:
-    """A part of the average: a strength, by its place in `STRENGTHS`."""
+    """A part of the average: an input and a strength. The place counts strengths, per input."""
 
     place: int
     temperature: float
     weight: float
+
+    @property
+    def input(self) -> int:
+        """The number of the input."""
+        return self.place // len(STRENGTHS)
+
+    @property
+    def strength(self) -> float:
+        """C of the penalty."""
+        return float(STRENGTHS[self.place % len(STRENGTHS)])
 
 
 _UNKNOWN = [Term(STRENGTHS.index(0.01), 1.0, 1.0)]  # where no held-out label tells
@@ -73,19 +88,19 @@ _UNKNOWN = [Term(STRENGTHS.index(0.01), 1.0, 1.0)]  # where no held-out label te
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """Scores of held-out nodes for every strength; a node has a row per division into folds."""
+    """Scores of held-out nodes for every input and strength; a node has a row per division."""
 
     rows: Array  # the labelled node of each row
     part: Array  # the number of the regression that was fitted without it
     folds: int
-    scores: Array  # [strengths, rows, outputs]
+    scores: Array  # [inputs · strengths, rows, outputs]
     targets: Array  # [rows, outputs]
     shares: Array  # [rows, outputs]: log, of the nodes that the row's regression was fitted to
     several: bool
 
     @cached_property
     def temperatures(self) -> Array:
-        """Those that lead to the levels of confidence, ``[strengths, levels]``.
+        """Those that lead to the levels of confidence, ``[inputs · strengths, levels]``.
 
         It is the mean confidence if all classes were equally frequent, so it falls with the
         temperature: level 0 is chance, level 1 certainty.
@@ -101,7 +116,7 @@ class HeldOut:
 
     @cached_property
     def losses(self) -> Array:
-        """−log p of what is true, in each row, ``[strengths, levels, rows]``."""
+        """−log p of what is true, in each row, ``[inputs · strengths, levels, rows]``."""
         found: Array = np.empty((*self.temperatures.shape, len(self.rows)), np.float32)
         for level in range(self.temperatures.shape[1]):
             one = self.temperatures[:, level, None, None]
@@ -110,16 +125,18 @@ class HeldOut:
         return found
 
     def choose(self) -> list[Term]:
-        """Returns strengths with their weights and temperatures, by the labels of the rows."""
+        """Returns inputs and strengths with weights and temperatures, by the labels of the rows."""
         from scipy.interpolate import PchipInterpolator
 
         _, node, times = np.unique(self.rows, return_inverse=True, return_counts=True)
         once = 1 / times[node]  # a node counts once, however often it was held out
         loss = self.losses @ once
         fine = PchipInterpolator(_LEVELS, loss, axis=1)(_FINE)
-        likelihood = np.exp(fine.min() - fine)
-        weight = likelihood.sum(axis=1) / likelihood.sum()
-        level = (likelihood @ _FINE) / likelihood.sum(axis=1).clip(min=1e-300)
+        likelihood = np.exp(fine.min(axis=1, keepdims=True) - fine)
+        level = (likelihood @ _FINE) / likelihood.sum(axis=1)
+        evidence = np.log(likelihood.sum(axis=1)) - fine.min(axis=1)
+        weight = np.exp(CREDIT * (evidence - evidence.max()))
+        weight /= weight.sum()
         return [
             Term(
                 place,
@@ -130,117 +147,137 @@ class HeldOut:
         ]
 
 
-@dataclass(frozen=True, repr=False)
-class PredictionError(Answer):
-    """How often predictions are wrong, measured on labelled nodes that were held out.
-
-    Attributes:
-        accuracy: fraction of nodes whose most probable class is right; with several labels per
-            node, the fraction of pairs of node and label that are right.
-        macro_f1: mean of the F1 scores of the classes or labels.
-        micro_f1: equals the accuracy for one class per node; with several labels, F1 over all
-            pairs of node and label.
-        log_loss: mean of −log p of what is true, per node or per pair of node and label.
-        calibration_error: ECE with `BINS` bins: how far confidence is from the fraction that is
-            right, on average. It is 0 if of all answers with probability 0.8, 80 % are right.
-        majority: the score of one answer for all nodes: accuracy, or micro-F1 for several labels.
-        standard_error: of the accuracy, for so many nodes: from ten labels, nobody can know it
-            better than this.
-        nodes: how many nodes were held out, each in turn.
-        folds: into how many parts.
-        how: ``cross-validation``, or ``held-out nodes``.
-    """
-
-    accuracy: float
-    macro_f1: float
-    micro_f1: float
-    log_loss: float
-    calibration_error: float
-    majority: float
-    standard_error: float
-    nodes: int
-    folds: int
-    how: str = "cross-validation"
-
-
 @dataclass(frozen=True, eq=False)
 class CalibratedProbe:
-    """Logistic regressions with temperatures, averaged over strengths of the penalty.
+    """Logistic regressions with temperatures, averaged over inputs and strengths of the penalty.
 
     Attributes:
         several: whether a node may have several labels; otherwise classes exclude each other.
+        weights: how much each input counts, by its name; together 1.
         strength: C of the penalty that has the largest weight.
         temperature: what its scores are divided by; above 1 makes probabilities more cautious.
         error: measured on folds; None if there were too few labels for that.
         held_out: the probabilities of every labelled node by regressions that were fitted without
             it, ``[labelled, outputs]``; NaN for those that were never held out.
+        shares: how much each hop counts in `smoothing`.
     """
 
     several: bool
+    weights: dict[str, float]
     strength: float
     temperature: float
     error: PredictionError | None
     held_out: Array
-    _fitted: Fitted
+    shares: Array
+    _fitted: dict[int, Fitted]  # by the number of the input; those without weight are not kept
     _terms: list[Term]
-    _shares: Array
-    _prepare: Callable[[Array], Array]
+    _log_shares: Array
+    _prepare: list[Callable[[Array], Array]]
 
-    def probabilities(self, z: Array) -> Array:
-        """Returns the probability of every class or label, float32 ``[rows, outputs]``."""
-        blocks = [z[start : start + _BLOCK] for start in range(0, len(z), _BLOCK)]
-        scores = (_scores(self._fitted, self._prepare(block)) for block in blocks)
-        found = [average(self._terms, one, self._shares, self.several) for one in scores]
+    def probabilities(self, inputs: Inputs) -> Array:
+        """Returns the probability of every class or label, float32 ``[rows, outputs]``.
+
+        Args:
+            inputs: rows of the tables that the probe was fitted to, in their order.
+        """
+        tables, count = _tables(inputs), len(STRENGTHS)
+        found = []
+        for start in range(0, len(tables[0]), _BLOCK):
+            block = [table[start : start + _BLOCK] for table in tables]
+            scores: Array = np.zeros((len(tables) * count, len(block[0]), self.held_out.shape[1]))
+            for number, fitted in self._fitted.items():
+                own = _scores(fitted, self._prepare[number](block[number]))
+                scores[number * count : (number + 1) * count] = own
+            found.append(average(self._terms, scores, self._log_shares, self.several))
         wide = self.held_out.shape[1]
         return np.concatenate([np.zeros((0, wide)), *found]).astype(np.float32)
 
+    def smoothing(self, around: Around, targets: Array) -> Smoothing | None:
+        """Returns what smooths these probabilities over edges; None if held-out labels forbid it.
+
+        Args:
+            around: the graph, as the probe was fitted with it.
+            targets: of the labelled nodes.
+        """
+        if self.shares[0] > 1 - _LEAST_WEIGHT:
+            return None
+        everywhere = self.probabilities(around.tables)
+        everywhere[around.rows] = targets
+        return Smoothing.of(self.shares, around.means, everywhere)
+
 
 def fit_calibrated(
-    z: Array,
+    inputs: Inputs,
     targets: Array,
     *,
     several: bool,
     seed: int = 0,
-    standard: Callable[[Array], Array] | None = None,
+    standard: Callable[[Array], Array] | Mapping[str, Callable[[Array], Array]] | None = None,
     names: Any = None,
+    around: Around | None = None,
 ) -> CalibratedProbe:
     """Fits a probe on labelled nodes and measures its error on folds of them.
 
     Args:
-        z: embeddings of the labelled nodes, ``[labelled, dim]``.
+        inputs: embeddings of the labelled nodes, ``[labelled, dim]``; or several tables of them, by
+            name.
         targets: 0/1 ``[labelled, outputs]``; without `several`, one 1 in each row.
         several: whether a node may have several labels.
         seed: decides the folds.
         standard: standardises rows, by all nodes where they are known: ten do not tell a column's
-            deviation. (default: by `z`)
+            deviation; of several inputs, for each. (default: by `inputs`)
         names: ids of the nodes: folds are drawn in their order, so that those of a node do not
             depend on its row. (default: in the order of rows)
+        around: the graph, over whose edges probabilities may be smoothed. (default: they are not)
 
     Raises:
         GraphError: there is nothing to tell apart, or an embedding is not finite.
     """
-    check_embeddings(z)
-    order = np.arange(len(z)) if names is None else _ascending(names)
-    z, targets = z[order], targets[order]
+    labels = list(inputs) if isinstance(inputs, Mapping) else ["embeddings"]
+    order = np.arange(len(targets)) if names is None else _ascending(names)
+    tables, targets = [table[order] for table in _tables(inputs)], targets[order]
+    for table in tables:
+        check_embeddings(table)
     counts = targets.sum(axis=0)
-    varied = ((counts > 0) & (counts < len(z))).sum()
+    varied = ((counts > 0) & (counts < len(targets))).sum()
     if varied < (1 if several else 2):
         what = "label that some nodes have and others lack" if several else "second class"
         raise GraphError(f"predict: the labelled nodes hold no {what}")
-    prepare = within_span(z, standard or standardiser(z))
-    rows, shares = prepare(z), log_shares(targets, several)
-    held, each = _hold_out(rows, targets, several, np.random.default_rng(seed))
-    terms, error = held.choose() if held is not None else _UNKNOWN, None
+    how = standard if isinstance(standard, Mapping) else dict.fromkeys(labels, standard)
+    prepare = [
+        within_span(table, how[name] or standardiser(table))
+        for name, table in zip(labels, tables, strict=True)
+    ]
+    rows = [one(table) for one, table in zip(prepare, tables, strict=True)]
+    shares = log_shares(targets, several)
+    division = divide(targets, several, np.random.default_rng(seed))
+    terms, error, hop_shares = _UNKNOWN, None, np.array(NOTHING)
     held_out = np.full(targets.shape, np.nan)
-    if held is not None:
-        error, ordered = _judge(held, each, len(z))
-        held_out = np.empty_like(ordered)
-        held_out[order] = ordered
-    problem = (_tensor(rows), _tensor(targets))
-    fitted = fit_logistic_batch([problem], STRENGTHS, softmax=not several)[0]
+    if division is not None:
+        held, each, fits = _hold_out(rows, targets, several, division)
+        terms, found = held.choose(), _held_out(held, each)
+        if around is not None and _is_bounded(around, division, targets):
+            own = replace(around, rows=around.rows[order])
+            hop_shares, found = _smooth_folds(own, division, each, fits, prepare, targets, several)
+        means, times = _mean_of_rows(found, held.rows, len(targets))
+        held_out[order] = means
+        nodes = int((times > 0).sum())
+        error = measure(found, held.targets, several, nodes=nodes, folds=division.folds)
+    fitted = {}
+    for number in sorted({term.input for term in terms}):
+        problem = (_tensor(rows[number]), _tensor(targets))
+        how_many: Any = {"softmax": not several, "steps": STEPS}
+        fitted[number] = fit_logistic_batch([problem], STRENGTHS, **how_many)[0]
     best = max(terms, key=lambda term: term.weight)
-    chosen = (STRENGTHS[best.place], best.temperature, error, held_out)
+    total, weights = sum(term.weight for term in terms), dict.fromkeys(labels, 0.0)
+    for term in terms:
+        weights[labels[term.input]] += term.weight / total
+    chosen = (weights, best.strength, best.temperature, error, held_out, hop_shares)
     return CalibratedProbe(several, *chosen, fitted, terms, shares, prepare)
+
+
+def _tables(inputs: Inputs) -> list[Array]:
+    return list(inputs.values()) if isinstance(inputs, Mapping) else [inputs]
 
 
 def _ascending(names: Any) -> Array:
@@ -252,83 +289,120 @@ def _ascending(names: Any) -> Array:
     return found
 
 
-def _judge(held: HeldOut, each: list[list[Term]], labelled: int) -> tuple[PredictionError, Array]:
-    """Returns the error, and the mean held-out probabilities of each labelled node.
-
-    `each` are the terms of every part, chosen without its nodes.
-    """
+def _held_out(held: HeldOut, each: list[list[Term]]) -> Array:
+    """Returns held-out probabilities; `each` are the terms of every part, without its nodes."""
     found: Array = np.zeros(held.targets.shape)
     for part, terms in enumerate(each):
         mine = held.part == part
         found[mine] = average(terms, held.scores[:, mine], held.shares[mine], held.several)
-    means, times = np.zeros((labelled, held.targets.shape[1])), np.zeros(labelled)
-    np.add.at(means, held.rows, found)
-    np.add.at(times, held.rows, 1)
+    return found
+
+
+def _mean_of_rows(found: Array, rows: Array, count: int) -> tuple[Array, Array]:
+    """Returns the mean of what was found of each node, NaN for none, and how often it was."""
+    means, times = np.zeros((count, found.shape[1])), np.zeros(count)
+    np.add.at(means, rows, found)
+    np.add.at(times, rows, 1)
     with np.errstate(invalid="ignore"):
-        means /= times[:, None]
-    nodes = int((times > 0).sum())
-    return measure(found, held.targets, held.several, nodes=nodes, folds=held.folds), means
+        return means / times[:, None], times
+
+
+def _is_bounded(around: Around, division: Division, targets: Array) -> bool:
+    """Returns whether smoothing can be tried in a bounded time."""
+    jobs = len(division.parts) + 2 * len(division.pairs)
+    return bool(jobs * around.means.shape[0] * targets.shape[1] <= MOST_VALUES)
+
+
+def _smooth_folds(
+    around: Around,
+    division: Division,
+    each: list[list[Term]],
+    fits: list[list[Fitted]],
+    prepare: list[Callable[[Array], Array]],
+    targets: Array,
+    several: bool,
+) -> tuple[Array, Array]:
+    """Returns how much each hop counts, and held-out probabilities that are smoothed.
+
+    Every part has probabilities of all nodes, by its regressions and its terms, with the truth of
+    its train nodes. Its own share of hops comes from pairs, so none of its labels takes part in it.
+    """
+    parts, prepared = division.parts, _Prepared(list(around.tables.values()), prepare)
+
+    def hops_of(number: int, train: Array, test: Array, terms: list[Term]) -> Any:
+        log = log_shares(targets[train], several)
+        found = prepared.average([one[number] for one in fits], terms, log, several)
+        found[around.rows[train]] = targets[train]
+        return test, hops(around.means, found, around.rows[test]), targets[test]
+
+    inner: list[list[Any]] = [[] for _ in parts]
+    for number, (one, other, (train, _)) in enumerate(division.pairs, start=len(parts)):
+        for mine, test in ((one, parts[other][1]), (other, parts[one][1])):
+            inner[mine].append(hops_of(number, train, test, each[mine]))
+    outer = [hops_of(number, *parts[number], each[number]) for number in range(len(parts))]
+    found = [
+        np.einsum("k,kno->no", weigh_hops(some, several), own)
+        for some, (_, own, _) in zip(inner, outer, strict=True)
+    ]
+    return weigh_hops(outer, several), np.concatenate(found)
+
+
+class _Prepared:
+    """The inputs of all nodes, prepared for the regressions; each at its first use."""
+
+    def __init__(self, tables: list[Array], prepare: list[Callable[[Array], Array]]) -> None:
+        self._tables, self._prepare = tables, prepare
+        self._ready: dict[int, Tensor] = {}
+
+    def average(self, fits: list[Fitted], terms: list[Term], log: Array, several: bool) -> Array:
+        """Returns the average of the terms for all nodes, float32 ``[nodes, outputs]``."""
+        total = sum(term.weight for term in terms)
+        found: Array = np.zeros((len(self._tables[0]), len(log)), np.float32)
+        for term in terms:
+            if term.input not in self._ready:
+                table = self._prepare[term.input](self._tables[term.input])
+                self._ready[term.input] = _tensor(table)
+            fitted, which = fits[term.input], term.place % len(STRENGTHS)
+            scores = self._ready[term.input] @ fitted.weight[which] + fitted.bias[which]
+            tempered = _tempered(scores.cpu().numpy(), term.temperature, log.astype(np.float32))
+            found += np.float32(term.weight / total) * _to_probabilities(tempered, several)
+        return found
 
 
 def _hold_out(
-    z: Array, targets: Array, several: bool, random: np.random.Generator
-) -> tuple[HeldOut | None, list[list[Term]]]:
-    """Returns held-out scores, and for each part the terms that are chosen without its nodes.
+    tables: list[Array], targets: Array, several: bool, division: Division
+) -> tuple[HeldOut, list[list[Term]], list[list[Fitted]]]:
+    """Returns held-out scores, the terms of each part, and the regressions of each input.
 
-    There are none if no class has two nodes.
+    The terms of a part are chosen without its nodes. Regressions are those of all parts, then of
+    all pairs.
     """
-    kinds = targets.argmax(axis=1) if not several else _rarest(targets)
-    counts = np.bincount(kinds)
-    # The only node of a class would be scored by a regression that has never seen the class.
-    testable = np.flatnonzero((counts[kinds] > 1) | several)
-    if len(testable) < 2 or (not several and len(np.unique(kinds[testable])) < 2):
-        return None, []
-    if len(testable) > MOST_TESTED:
-        testable = np.sort(random.choice(testable, MOST_TESTED, replace=False))
-    always = np.setdiff1d(np.arange(len(z)), testable)[:MOST_TESTED]
-    few = len(testable) <= FEW_NODES
-    most, fits, near = (MORE_FOLDS, FITS, NEAR) if few else (FOLDS, FEWER_FITS, NEARER)
-    folds = int(np.clip(np.median(counts[kinds[testable]]), 2, min(most, len(testable))))
-    repeats = fits // folds if len(testable) <= REPEATED_NODES else 1
-    parts: list[_Part] = []
-    pairs: list[tuple[int, int, _Part]] = []  # without two folds of a division
-    for _ in range(repeats):
-        place, first = deal(kinds[testable], folds, random), len(parts)
-        for number in range(folds):
-            test = testable[place == number]
-            train = np.concatenate([testable[place != number], always])
-            if len(test) and _tells(targets[train]):
-                parts.append((train, test))
-        numbers = range(first, len(parts))
-        for one, other in combinations(numbers, 2):
-            if min(other - one, len(numbers) - (other - one)) <= near:
-                train = np.setdiff1d(parts[one][0], parts[other][1])
-                if _tells(targets[train]):
-                    both = np.concatenate([parts[one][1], parts[other][1]])
-                    pairs.append((one, other, (train, both)))
-    if not parts:
-        return None, []
-    scores = _score_parts(z, targets, [*parts, *(pair for _, _, pair in pairs)], several)
-    held = _gather(parts, scores[: len(parts)], targets, folds, several)
-    inner: list[tuple[list[_Part], list[Array]]] = [([], []) for _ in parts]
+    parts, pairs = division.parts, division.pairs
+    every = [*parts, *(pair for _, _, pair in pairs)]
+    of_each, fitted = [], []
+    for table in tables:
+        own = _fit_parts(table, targets, every, several)
+        fitted.append(own)
+        of_each.append(
+            [_scores(one, table[test]) for one, (_, test) in zip(own, every, strict=True)]
+        )
+    scores = [np.concatenate(some) for some in zip(*of_each, strict=True)]
+    held = _gather(parts, scores[: len(parts)], targets, division.folds, several)
+    inner: list[tuple[list[Part], list[Array]]] = [([], []) for _ in parts]
     for (one, other, (train, both)), found in zip(pairs, scores[len(parts) :], strict=True):
         cut = len(parts[one][1])
         for number, some in ((other, slice(cut)), (one, slice(cut, None))):
             inner[number][0].append((train, both[some]))
             inner[number][1].append(found[:, some])
     each = [
-        _gather(*some, targets, folds, several).choose() if some[0] else _UNKNOWN for some in inner
+        _gather(*some, targets, division.folds, several).choose() if some[0] else _UNKNOWN
+        for some in inner
     ]
-    return held, each
-
-
-def _tells(targets: Array) -> bool:
-    """Returns whether there is something to learn from these labels."""
-    return len(targets) > 0 and bool((targets.sum(axis=0) < len(targets)).any())
+    return held, each, fitted
 
 
 def _gather(
-    parts: list[_Part], scores: list[Array], targets: Array, folds: int, several: bool
+    parts: list[Part], scores: list[Array], targets: Array, folds: int, several: bool
 ) -> HeldOut:
     """Returns the scores of all parts; a row's shares are those of its own train nodes."""
     sizes = [len(test) for _, test in parts]
@@ -339,102 +413,25 @@ def _gather(
     return HeldOut(every, part, folds, found, targets[every], shares[part], several)
 
 
-def _score_parts(z: Array, targets: Array, parts: list[_Part], several: bool) -> list[Array]:
-    """Fits regressions on train nodes, as many at once as memory allows; scores the test nodes."""
+def _fit_parts(z: Array, targets: Array, parts: list[Part], several: bool) -> list[Fitted]:
+    """Fits regressions on train nodes, as many at once as memory allows."""
     outputs = targets.shape[1] * len(STRENGTHS)
     together = max(1, _VALUES // (len(z) * (z.shape[1] + outputs)))
-    scores: list[Array] = []
+    fitted: list[Fitted] = []
     for start in range(0, len(parts), together):
         some = parts[start : start + together]
         problems = [(_tensor(z[train]), _tensor(targets[train])) for train, _ in some]
-        fitted = fit_logistic_batch(problems, STRENGTHS, softmax=not several)
-        scores += [_scores(one, z[test]) for one, (_, test) in zip(fitted, some, strict=True)]
-    return scores
-
-
-def _rarest(targets: Array) -> Array:
-    """Returns the rarest label of each node, by which several labels are spread over folds."""
-    counts = np.where(targets > 0, targets.sum(axis=0), np.inf)
-    rarest: Array = np.where(targets.any(axis=1), counts.argmin(axis=1), targets.shape[1])
-    return rarest
-
-
-def deal(kinds: Array, folds: int, random: np.random.Generator) -> Array:
-    """Deals the nodes of every class to the folds in turn; returns the fold of each node.
-
-    A class that is in every fold begins with the first: classes of equal size are equal in every
-    fold. Smaller ones go on where the last one ended, or all would be in the first fold.
-    """
-    place, first = np.empty(len(kinds), np.int64), 0
-    for kind in np.unique(kinds):
-        members = random.permutation(np.flatnonzero(kinds == kind))
-        small = len(members) < folds
-        place[members] = (first * small + np.arange(len(members))) % folds
-        first += len(members) * small
-    return place
+        fitted += fit_logistic_batch(problems, STRENGTHS, softmax=not several, steps=STEPS)
+    return fitted
 
 
 def _scores(fitted: Fitted, z: Array) -> Array:
-    found: Array = fitted.scores(_tensor(z)).numpy().astype(np.float64)
+    found: Array = fitted.scores(_tensor(z)).cpu().numpy().astype(np.float64)
     return found
 
 
 def _tensor(values: Array) -> Tensor:
     return torch.tensor(np.asarray(values), dtype=torch.float32)
-
-
-def measure(
-    probability: Array,
-    targets: Array,
-    several: bool,
-    *,
-    nodes: int,
-    folds: int = 1,
-    how: str = "cross-validation",
-) -> PredictionError:
-    """Compares probabilities ``[rows, outputs]`` with the truth, 0/1 of the same shape."""
-    tiny = np.finfo(np.float64).tiny
-    if several:
-        given = probability > 0.5
-        right = (given == targets).mean()
-        loss = -np.log(np.maximum(np.where(targets > 0, probability, 1 - probability), tiny)).mean()
-        micro, macro = (f1(targets, given, average) for average in ("micro", "macro"))
-        majority = majority_share(targets)
-    else:
-        truth, guess = targets.argmax(axis=1), probability.argmax(axis=1)
-        right = micro = (truth == guess).mean()
-        loss = -np.log(np.maximum(probability[np.arange(len(truth)), truth], tiny)).mean()
-        macro = f1(truth, guess)
-        majority = majority_share(truth)
-    return PredictionError(
-        accuracy=float(right),
-        macro_f1=macro,
-        micro_f1=float(micro),
-        log_loss=float(loss),
-        calibration_error=calibration_error(probability, targets, several),
-        majority=majority,
-        standard_error=float(np.sqrt(right * (1 - right) / nodes)),
-        nodes=nodes,
-        folds=folds,
-        how=how,
-    )
-
-
-def calibration_error(probability: Array, targets: Array, several: bool) -> float:
-    """Returns the expected calibration error (ECE), with `BINS` bins of equal width.
-
-    Answers are grouped by their probability. In each group, the mean probability is compared with
-    the fraction that is right, and the differences are averaged, weighted by the groups' sizes. An
-    answer is the most probable class of a node; with `several`, every pair of node and label.
-    """
-    if several:
-        confidence, right = probability.ravel(), targets.ravel() > 0
-    else:
-        confidence = probability.max(axis=1)
-        right = probability.argmax(axis=1) == targets.argmax(axis=1)
-    group = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
-    gaps = np.bincount(group, weights=confidence - right, minlength=BINS)
-    return float(np.abs(gaps).sum() / max(1, len(confidence)))
 
 
 def log_shares(targets: Array, several: bool) -> Array:
@@ -453,7 +450,7 @@ def _tempered(scores: Array, temperature: Any, shares: Array) -> Array:
 
 
 def average(terms: list[Term], scores: Array, shares: Array, several: bool) -> Array:
-    """Returns the weighted mean of probabilities; scores are ``[strengths, rows, outputs]``."""
+    """Returns the mean of probabilities by weight; scores are ``[places, rows, outputs]``."""
     total = sum(term.weight for term in terms)
     found: Array = np.zeros(scores.shape[1:])
     for term in terms:

@@ -121,33 +121,33 @@ def _descend(
     steps: int,
 ) -> tuple[Tensor, Tensor]:
     """Returns weights ``[problems, width, strengths, outputs]`` and biases ``[problems, 1, …]``."""
-    wide = (len(strengths), targets.shape[2])
-    strength = inputs.new_tensor(strengths)[None, None, :, None]
+    wide = (targets.shape[2], len(strengths))  # a softmax over the last of few is slow
+    strength = inputs.new_tensor(strengths)
     bound = (0.5 if softmax else 0.25) * strength
     step = 1 / (1 + bound * variance[:, :, None, None])
     bias_step = 1 / (bound * present.sum(1)[:, None, None, None])
     weight = inputs.new_zeros(len(inputs), inputs.shape[2], *wide)
     bias = inputs.new_zeros(len(inputs), 1, *wide)
     ahead, bias_ahead = weight, bias
-    pace = inputs.new_ones(len(inputs), 1, wide[0], 1)
+    pace = inputs.new_ones(len(inputs), 1, 1, wide[1])
     there = strength * present[:, :, None, None]
     for _ in range(steps):
         scores = (inputs @ ahead.flatten(2)).unflatten(2, wide) + bias_ahead  # type: ignore[no-untyped-call]
-        error = (scores.softmax(-1) if softmax else scores.sigmoid()) - targets[:, :, None]
+        error = (scores.softmax(2) if softmax else scores.sigmoid()) - targets[..., None]
         error *= there
         slope = (inputs.mT @ error.flatten(2)).unflatten(2, wide) + ahead
         bias_slope = error.sum(1, keepdim=True)
         new, new_bias = ahead - step * slope, bias_ahead - bias_step * bias_slope
         moved, bias_moved = new - weight, new_bias - bias
         # A step against the last move has overshot: this problem starts its momentum anew.
-        along = (slope * moved).sum((1, 3), keepdim=True)
-        along = along + (bias_slope * bias_moved).sum((1, 3), keepdim=True)
+        along = (slope * moved).sum((1, 2), keepdim=True)
+        along = along + (bias_slope * bias_moved).sum((1, 2), keepdim=True)
         pace = torch.where(along > 0, 1, pace)
         faster = (1 + (1 + 4 * pace.square()).sqrt()) / 2
         momentum = torch.where(along > 0, 0, (pace - 1) / faster)
         ahead, bias_ahead = new + momentum * moved, new_bias + momentum * bias_moved
         weight, bias, pace = new, new_bias, faster
-    return weight, bias
+    return weight.transpose(2, 3), bias.transpose(2, 3)
 
 
 STRENGTHS = (1e-3, 1e-4, 1e-5, 0.0)

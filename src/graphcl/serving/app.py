@@ -295,7 +295,11 @@ class _Service:
         z, rows = self._vectors(asked)
         if len(z) * self._served.num_classes * NUMBER_BYTES > self._bounds.answer_bytes:
             raise _too_heavy(self._bounds.answer_bytes)
-        found, names = self._served.predict(z, rows), self._names(asked, rows)
+        names, new = self._names(asked, rows), asked.new
+        if new is not None:
+            found = self._served.predict_new(z, new)
+        else:
+            found = self._served.predict(np.asarray(rows))
         listed = [_with_id(name, one) for name, one in zip(names, found, strict=True)]
         columns: Columns = {"id": names}
         if found and "label" in found[0]:

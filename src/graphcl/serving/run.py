@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.answers.prediction import KnownLabels, known_labels
+from graphcl.answers.evidence import first_hop
+from graphcl.answers.labels import KnownLabels, known_labels
+from graphcl.answers.learning import Learned, learn
 from graphcl.answers.similar import nearest_without, stored_index
 from graphcl.errors import GraphError, RunError
 from graphcl.estimator import GraphCL
 from graphcl.estimator.live import Live, NoSuchNodeError
-from graphcl.evaluation.calibration import CalibratedProbe, fit_calibrated
 from graphcl.evaluation.nearest import EXACT_ROWS, unit_rows
-from graphcl.evaluation.probe import standardiser
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.edges import reverse_order
 from graphcl.graphs.graph import Graph
@@ -90,8 +90,9 @@ class ServedRun:
         # The first new node compiles loops; no request should wait for that.
         near = {"neighbours": []} if self.node_type else {"rows": [*range(min(1, own.num_nodes))]}
         self.live.embed_new(np.zeros(own.num_features, np.float32), **near)
-        self._learned: Array = np.zeros(0, np.int64)  # the rows that the probe learns from
-        self._fit: Future[CalibratedProbe] | None = None
+        recipe = runs.read_config(current_run(self.path)).recipe
+        self._first_hop = first_hop(recipe, self.num_features)
+        self._fit: Future[Learned] | None = None
         self._fit_until = 0.0
         self._fitting = threading.Lock()
 
@@ -119,8 +120,8 @@ class ServedRun:
         varied = ((counts > 0) & (counts < known.known.sum())).sum()
         return known if varied >= (1 if known.several else 2) else None
 
-    def _fit_labels(self) -> CalibratedProbe:
-        """Returns the probe; the first call begins to fit it, and waits for a moment.
+    def _fit_labels(self) -> Learned:
+        """Returns the probe and what it looks at; the first call begins to fit it, and waits.
 
         Raises:
             UnknownError: there are no labels.
@@ -130,13 +131,12 @@ class ServedRun:
             raise UnknownError(f"{self.name}: has no labels to learn from")
         with self._fitting:
             if self._fit is None:
-                labelled = np.flatnonzero(self._labels.known)
+                known, labelled = self._labels, np.flatnonzero(self._labels.known)
                 if len(labelled) > MOST_LABELLED:
-                    random = np.random.default_rng(0)
-                    labelled = np.sort(random.choice(labelled, MOST_LABELLED, replace=False))
-                self._learned, self._fit = labelled, Future()
-                self._fit_until = time.monotonic() + LEARNING_SECONDS
-                about = (self._fit, labelled, self._labels)
+                    some = np.random.default_rng(0).choice(labelled, MOST_LABELLED, replace=False)
+                    known = known.only(np.isin(np.arange(len(known.known)), some))
+                self._fit, self._fit_until = Future(), time.monotonic() + LEARNING_SECONDS
+                about = (self._fit, known)
                 threading.Thread(target=self._learn, args=about, name="labels", daemon=True).start()
         try:
             # Once it is known to take long nobody waits: those who do hold the threads that answer.
@@ -144,17 +144,12 @@ class ServedRun:
         except TimeoutError:
             raise NotYetError("the labels are being learned; ask again in a while") from None
 
-    def _learn(self, fit: "Future[CalibratedProbe]", rows: Array, labels: KnownLabels) -> None:
-        """Fits the probe in a thread of its own: with many labels it takes minutes."""
+    def _learn(self, fit: "Future[Learned]", known: KnownLabels) -> None:
+        """Learns as `predict` does, in a thread: with many labels it takes minutes."""
         try:
-            probe = fit_calibrated(
-                np.asarray(self.z[rows]),
-                labels.targets[rows],
-                several=labels.several,
-                standard=standardiser(self.z),  # as `predict` does
-                names=self.nodes.ids[rows],
-            )
-            fit.set_result(probe)
+            graph = self.graph if self.node_type is None else self.live.nodes
+            how: Any = {"graph": graph, "first_hop": self._first_hop}
+            fit.set_result(learn(self.z, self.nodes.ids, known, **how))
         except GraphError as error:  # of a sample: one class alone
             fit.set_exception(UnknownError(str(error)))
         except Exception as error:  # raised where somebody asks, as any other fault of ours
@@ -242,26 +237,21 @@ class ServedRun:
         found: Array = np.clip((pairs[0] * pairs[1]).sum(1), -1, 1)
         return found
 
-    def predict(self, z: Array, rows: Array | None = None) -> list[dict[str, Any]]:
+    def predict(self, rows: Array) -> list[dict[str, Any]]:
         """Returns labels with calibrated probabilities.
 
-        Args:
-            z: embeddings.
-            rows: the nodes that they are of, None for new ones. A node with a label gets the
-                probabilities of a probe that has not seen it.
+        A node with a label gets the probabilities of a probe that has not seen it.
 
         Raises:
             UnknownError: the run has no labels.
             NotYetError: they are still being learned.
         """
-        probe = self._fit_labels()
-        found = probe.probabilities(z)
-        if rows is not None:
-            place = np.searchsorted(self._learned, rows).clip(max=len(self._learned) - 1)
-            seen = self._learned[place] == rows
-            held = probe.held_out[place]
-            seen &= ~np.isnan(held).any(axis=1)
-            found[seen] = held[seen]
+        return [self._prediction(one) for one in self._fit_labels().of_rows(rows)]
+
+    def predict_new(self, z: Array, new: New) -> list[dict[str, Any]]:
+        """Returns labels of new nodes, likewise; `z` are their embeddings."""
+        near = [self.joined(some) for some in new.neighbours]
+        found = self._fit_labels().of_new(z, np.asarray(new.features, np.float32), near)
         return [self._prediction(one) for one in found]
 
     def _prediction(self, probabilities: Array) -> dict[str, Any]:

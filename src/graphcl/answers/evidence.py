@@ -1,0 +1,224 @@
+"""What a prediction may rest on: the embedding, its first hop, and the columns of nodes themselves.
+
+Embeddings serve every question, so none of them is the best for one. With few labels, a regression
+on a node's own words may be better than one on the whole embedding, or one on the words of its
+neighbours' neighbours. `graphcl.evaluation.calibration` weighs such tables by held-out labels; here
+they are made. No label takes part.
+
+Columns are looked at in two ways: as they are, with every row scaled to length 1, as words are; and
+with every column scaled to one size. Many columns are turned into few: the regression's penalty
+keeps its weights in the span of the labelled rows, so a basis of that is exact, and its
+`MOST_COLUMNS` largest directions are enough.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+
+from graphcl.evaluation.probe import standardiser
+from graphcl.evaluation.smoothing import Around
+from graphcl.graphs.graph import Graph
+
+Array = npt.NDArray[Any]
+MOST_COLUMNS = 512  # of a table that is made of columns of nodes
+MOST_ROWS = 2000  # labelled nodes whose columns span it
+MOST_BYTES = 1 << 28  # of such a table; without it, the embedding has to do
+EMBEDDING, UNSCALED, FIRST_HOP = "embedding", "embedding, unscaled", "one hop of the embedding"
+OWN, OWN_SCALED, NEIGHBOURS = "own columns", "own columns, scaled", "columns two hops away"
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """Tables of the same nodes, and what becomes of their rows before a regression.
+
+    Attributes:
+        tables: ``[nodes, columns]`` each, by name.
+        standard: what standardises rows of each.
+        columns: of those tables that were made of columns of nodes: how.
+        first_hop: the columns of the embedding that hold its first hop.
+        around: the same tables with the graph's edges; None if there are none.
+    """
+
+    tables: Mapping[str, Any]
+    standard: Mapping[str, Callable[[Array], Array]]
+    columns: Mapping[str, "Columns"]
+    first_hop: slice | None = None
+    around: Around | None = None
+
+    def take(self, rows: Any) -> dict[str, Array]:
+        """Returns rows of every table."""
+        return {name: np.asarray(table[rows]) for name, table in self.tables.items()}
+
+    def of_new(self, z: Array, x: Array, neighbours: Sequence[Array]) -> dict[str, Array]:
+        """Returns the rows of nodes that the graph does not have.
+
+        Args:
+            z: their embeddings.
+            x: their features.
+            neighbours: the rows of the neighbours of each.
+        """
+        found = {EMBEDDING: z, UNSCALED: z}
+        found |= {} if self.first_hop is None else {FIRST_HOP: z[:, self.first_hop]}
+        made = {name: one.of_new(x, neighbours) for name, one in self.columns.items()}
+        return {name: (found | made)[name] for name in self.tables}
+
+
+def gather_evidence(
+    z: Any, labelled: Array, *, graph: Any = None, first_hop: slice | None = None
+) -> Evidence:
+    """Returns the tables that a prediction may rest on.
+
+    Args:
+        z: embeddings of all nodes; those in shards stay on disk, and are all there is.
+        labelled: the numbers of the labelled nodes.
+        graph: the graph, or the nodes of a type. None: embeddings alone.
+        first_hop: the columns of the embedding that hold its first hop.
+    """
+    tables: dict[str, Any] = {EMBEDDING: z}
+    standard: dict[str, Callable[[Array], Array]] = {EMBEDDING: standardiser(z)}
+    columns: dict[str, Columns] = {}
+    joined = isinstance(graph, Graph) and graph.is_plain and graph.num_edges
+    means = _means(graph) if joined else None
+    if isinstance(z, np.ndarray):
+        tables[UNSCALED] = z
+        standard[UNSCALED] = _one_scale(z)
+        if first_hop is not None:
+            tables[FIRST_HOP] = z[:, first_hop]
+            standard[FIRST_HOP] = standardiser(z[:, first_hop])
+        x: Any = getattr(graph, "x", None)
+        wide = min(MOST_COLUMNS, len(labelled))
+        if _is_usable(x) and x.shape[0] * wide * 4 <= MOST_BYTES:
+            size = float(np.sqrt(z.shape[1]))
+            columns[OWN] = Columns.of(x, _unit_rows, labelled, size)
+            columns[OWN_SCALED] = Columns.of(x, _unit_columns(x), labelled, size)
+            if means is not None:
+                columns[NEIGHBOURS] = Columns.of(x, _unit_rows, labelled, size, means)
+            tables |= {name: one.table for name, one in columns.items()}
+            standard |= dict.fromkeys(columns, _as_they_are)
+    around = None
+    if means is not None and isinstance(z, np.ndarray):
+        alone = scipy.sparse.diags_array((np.diff(means.indptr) == 0).astype(np.float32))
+        around = Around(tables, labelled, (means + alone).tocsr())
+    return Evidence(tables, standard, columns, first_hop, around)
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """A table that is made of columns of nodes, in a basis of the labelled rows.
+
+    Attributes:
+        table: the rows of all nodes.
+        prepare: what becomes of rows of features first.
+        basis: what turns them into few columns.
+        near: of means two hops away, those one hop away; None if rows are of nodes themselves.
+    """
+
+    table: Array
+    prepare: Callable[[Any], Any]
+    basis: Array
+    near: Array | None
+
+    @classmethod
+    def of(
+        cls,
+        x: Any,
+        prepare: Callable[[Any], Any],
+        labelled: Array,
+        size: float,
+        means: Any = None,
+    ) -> "Columns":
+        """Makes the table; its rows have the mean length `size`.
+
+        With `means`, the rows are means of means over neighbours. They are taken of few columns:
+        the basis comes first.
+        """
+        x, count = prepare(x), min(len(labelled), MOST_ROWS)
+        some = labelled[np.linspace(0, len(labelled) - 1, count).astype(int)]
+        spanning = x[some] if means is None else (means[some] @ means) @ x
+        inner = spanning @ spanning.T
+        inner = np.asarray(inner.todense() if scipy.sparse.issparse(inner) else inner, np.float64)
+        strength, directions = np.linalg.eigh((inner + inner.T) / 2)
+        kept = np.argsort(-strength)[:MOST_COLUMNS]
+        kept = kept[strength[kept] > 1e-6 * max(strength.max(), 1e-300)]
+        basis = np.asarray(spanning.T @ (directions[:, kept] / np.sqrt(strength[kept])))
+        table, near = np.asarray(x @ basis), None
+        if means is not None:
+            near = means @ table
+            table = means @ near
+        squares: Array = np.einsum("nk,nk->n", table, table, dtype=np.float64)
+        scale = size / max(float(squares.mean()) ** 0.5, 1e-12)
+        one_hop = None if near is None else (near * scale).astype(np.float32)
+        return cls((table * scale).astype(np.float32), prepare, basis * scale, one_hop)
+
+    def of_new(self, x: Array, neighbours: Sequence[Array]) -> Array:
+        """Returns the rows of nodes that the graph does not have; see `Evidence.of_new`."""
+        found: Array
+        if self.near is None:
+            found = np.asarray(self.prepare(x) @ self.basis, np.float32)
+        else:
+            found = np.zeros((len(x), self.near.shape[1]), np.float32)
+            for row, some in enumerate(neighbours):
+                found[row] = self.near[some].mean(axis=0) if len(some) else 0
+        return found
+
+
+def _is_usable(x: Any) -> bool:
+    table = isinstance(x, np.ndarray) or scipy.sparse.issparse(x)
+    return bool(table) and min(x.shape) > 0
+
+
+def _as_they_are(rows: Array) -> Array:
+    return rows
+
+
+def _one_scale(z: Array) -> Callable[[Array], Array]:
+    """Returns what brings rows to mean 0 and one size, that of as many standardised columns."""
+    some = np.asarray(z[:: max(1, len(z) // 20_000)], dtype=np.float64)
+    mean = some.mean(axis=0)
+    spread = float(np.square(some - mean).mean()) ** 0.5
+    return lambda rows: (rows - mean) / max(spread, 1e-12)
+
+
+def _unit_rows(x: Any) -> Any:
+    if not scipy.sparse.issparse(x):
+        return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+    lengths = np.asarray(x.multiply(x).sum(axis=1)).ravel() ** 0.5
+    return (scipy.sparse.diags_array(1 / np.maximum(lengths, 1e-12)) @ x).tocsr()
+
+
+def _unit_columns(x: Any) -> Callable[[Any], Any]:
+    """Returns what scales columns to one size; those that are no words have mean 0 then."""
+    if not scipy.sparse.issparse(x):
+        mean, size = x.mean(axis=0), np.maximum(x.std(axis=0), 1e-12)
+        return lambda rows: (rows - mean) / size
+    first, squares = (np.asarray(one.mean(axis=0)).ravel() for one in (x, x.multiply(x)))
+    scale = np.where(squares > 0, 1 / np.sqrt(np.maximum(squares - first**2, 1e-12)), 0)
+    return lambda rows: (
+        (rows @ scipy.sparse.diags_array(scale)).tocsr()
+        if scipy.sparse.issparse(rows)
+        else rows * scale
+    )
+
+
+def _means(graph: Graph) -> Any:
+    """Returns the matrix that takes the mean over neighbours."""
+    relation = graph.only_relation
+    degrees = np.diff(relation.indptr)
+    shares = np.repeat(1 / np.maximum(degrees, 1), degrees).astype(np.float32)
+    shape = (graph.num_nodes, graph.num_nodes)
+    return scipy.sparse.csr_array((shares, relation.indices, relation.indptr), shape=shape)
+
+
+def first_hop(recipe: Mapping[str, Any], num_features: int) -> slice | None:
+    """Returns the columns of an embedding that hold its first hop; None if no columns do."""
+    from graphcl.encoders.side_by_side import divide_columns
+
+    if not recipe.get("side_by_side"):
+        return None
+    names: Sequence[str] = ("dim", "layers", "side_by_side", "own_features", "repeat_own")
+    own, widths = divide_columns(num_features, **{name: recipe[name] for name in names})
+    return slice(own, own + widths[0])

@@ -1,0 +1,188 @@
+"""What one would do without embeddings: scikit-learn's usual models on the columns of a table.
+
+They are one answer for all nodes; a penalised regression; boosted trees; and boosted trees that
+also see the means of the neighbours' columns. Each predicts every labelled node without having seen
+it, so that they can be measured beside `graphcl.predict`. Their time is bounded: trees look at the
+`TREE_COLUMNS` columns that differ most between the classes of the nodes they learn from, and no
+model learns from more than `MOST_ROWS` nodes.
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+from sklearn.dummy import DummyClassifier, DummyRegressor
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.feature_selection import SelectKBest, f_classif, f_regression
+from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, RidgeCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, MaxAbsScaler, StandardScaler
+from threadpoolctl import threadpool_limits
+
+from graphcl.evaluation.calibration import _ascending, deal
+
+Array = npt.NDArray[Any]
+_Make = Callable[[Any, Array, int], Any]  # rows, targets and a seed to a model
+MOST_ROWS = 5000  # labelled nodes
+MOST_LABELS = 20  # of several per node; each needs a model of its own
+FOLDS, FEWER_FOLDS, FEW_NODES = 5, 3, 300
+TREE_COLUMNS, DENSE_COLUMNS = 128, 2000  # the most that trees, and regressions on dense tables, see
+STRENGTHS = np.logspace(-4, 1, 6)  # C of logistic regression; 1 / C is the penalty of ridge
+
+
+@dataclass(frozen=True, eq=False)
+class Rival:
+    """A plain model, and what it says of labelled nodes that it has not seen.
+
+    Attributes:
+        name: what it is.
+        held_out: probabilities ``[labelled, outputs]``, or numbers ``[labelled]``; NaN for nodes
+            that it was not asked about.
+        neighbours: whether it also sees the means of the neighbours' columns.
+        fit: returns scikit-learn's model, fitted to the labelled nodes; of several labels per node,
+            a list with one for each.
+    """
+
+    name: str
+    held_out: Array
+    neighbours: bool
+    fit: Callable[[], Any]
+
+    @cached_property
+    def _fitted(self) -> Any:
+        return self.fit()
+
+    def predict(self, x: Any, means: Any = None) -> Array:
+        """Returns probabilities ``[nodes, outputs]`` or numbers ``[nodes]`` of any nodes.
+
+        Args:
+            x: their columns.
+            means: the means of their neighbours' columns, if the model sees them.
+        """
+        rows = _side_by_side(x, means) if self.neighbours else x
+        return _answers(self._fitted, rows, self.held_out.shape[1:])
+
+
+def rivals(
+    x: Any, means: Any, targets: Array, *, kind: str, seed: int = 0, names: Any = None
+) -> list[Rival]:
+    """Returns plain models of the labelled nodes, cross-validated.
+
+    Args:
+        x: the columns of the labelled nodes, dense or sparse ``[labelled, columns]``.
+        means: the means of their neighbours' columns, or None.
+        targets: 0/1 ``[labelled, outputs]``; of the kind ``number``, numbers ``[labelled]``.
+        kind: ``classes`` that exclude each other, ``several`` labels per node, or a ``number``.
+        seed: decides the folds.
+        names: ids of the nodes: what is random follows their order. (default: that of the rows)
+
+    Returns:
+        Nothing for more than `MOST_LABELS` labels per node, and the first alone without columns.
+    """
+    random, shape = np.random.default_rng(seed), targets.shape[1:]
+    if kind == "several" and shape[0] > MOST_LABELS:
+        return []
+    order = np.arange(len(targets)) if names is None else _ascending(names)
+    if len(order) > MOST_ROWS:
+        order = order[np.sort(random.choice(len(order), MOST_ROWS, replace=False))]
+    number, exclusive = kind == "number", kind == "classes"
+    y = targets[order].astype(np.float64 if number else np.int64)
+    y = y.argmax(axis=1) if exclusive else y
+    groups = y if exclusive else np.zeros(len(y), np.int64)
+    most = FOLDS if len(y) <= FEW_NODES else FEWER_FOLDS
+    folds = int(np.clip(np.median(np.bincount(groups)[groups]), 2, most))
+    fold = deal(groups, folds, random)
+    own = scipy.sparse.csr_array(x) if scipy.sparse.issparse(x) else np.asarray(x)
+    plans: list[tuple[str, _Make, bool]] = [
+        ("median" if number else "majority", _one_answer, False)
+    ]
+    if own.shape[1]:
+        regression = "ridge regression" if number else "logistic regression"
+        plans += [(regression, _regression, False), ("boosted trees", _trees, False)]
+        plans += [] if means is None else [("boosted trees with neighbours", _trees, True)]
+    found = []
+    for name, make, neighbours in plans:
+        rows = (_side_by_side(own, means) if neighbours else own)[order]
+        held = np.full((len(targets), *shape), np.nan)
+        for asked in (fold == place for place in (np.unique(fold) if len(y) > 1 else ())):
+            model = _fit(make, rows[~asked], y[~asked], seed)
+            held[order[asked]] = _answers(model, rows[asked], shape)
+        found.append(Rival(name, held, neighbours, partial(_fit, make, rows, y, seed)))
+    return found
+
+
+def _side_by_side(x: Any, means: Any) -> Any:
+    if scipy.sparse.issparse(x) or scipy.sparse.issparse(means):
+        return scipy.sparse.hstack([x, means], format="csr")
+    return np.hstack([x, means])
+
+
+def _fit(make: _Make, rows: Any, y: Array, seed: int) -> Any:
+    """Fits a model, or one for each of several labels; one answer for all if nothing differs."""
+    if y.ndim == 2:
+        return [_fit(make, rows, label, seed) for label in y.T]
+    if len(y) < 3 or (y == y[0]).all():
+        make = _one_answer
+    with threadpool_limits(1), warnings.catch_warnings():  # so little work is slower on threads
+        # Of constant columns, rare classes, and penalties too weak to converge.
+        warnings.simplefilter("ignore")
+        return make(rows, y, seed).fit(rows, y)
+
+
+def _answers(model: Any, rows: Any, shape: tuple[int, ...]) -> Array:
+    """Returns what a model says; a class that it has not seen has the probability 0."""
+    if isinstance(model, list):
+        return np.column_stack([_answers(one, rows, (2,))[:, 1] for one in model])
+    if not shape:
+        return np.asarray(model.predict(rows))
+    found: Array = np.zeros((rows.shape[0], *shape))
+    with threadpool_limits(1):
+        found[:, model.classes_] = model.predict_proba(rows)
+    return found
+
+
+def _one_answer(_: Any, y: Array, __: int) -> Any:
+    return DummyRegressor(strategy="median") if y.dtype.kind == "f" else DummyClassifier()
+
+
+def _regression(rows: Any, y: Array, _: int) -> Any:
+    sparse = scipy.sparse.issparse(rows)
+    if y.dtype.kind == "f":  # the penalty by leaving one out, which is slow for a sparse table
+        model = RidgeCV(1 / STRENGTHS, cv=3 if sparse else None)
+    elif np.bincount(y).max() < 3:
+        model = LogisticRegression(C=0.1)
+    else:
+        model = LogisticRegressionCV(Cs=STRENGTHS, cv=3, scoring="neg_log_loss", tol=1e-3)
+    words = sparse or 2 * np.count_nonzero(rows) < rows.size  # a rare one is not to be the largest
+    best = _best(rows, y, np.inf if sparse else DENSE_COLUMNS)
+    return make_pipeline(best, MaxAbsScaler() if words else StandardScaler(), model)
+
+
+def _trees(rows: Any, y: Array, seed: int) -> Any:
+    number = y.dtype.kind == "f"
+    boosting = HistGradientBoostingRegressor if number else HistGradientBoostingClassifier
+    # Small trees and large steps: as good as the defaults on Cora, in a fifth of the time.
+    model = boosting(
+        max_iter=50,
+        max_leaf_nodes=8,
+        learning_rate=0.2,
+        min_samples_leaf=int(np.clip(len(y) // 20, 2, 20)),
+        random_state=seed,
+    )
+    dense = FunctionTransformer(_dense, accept_sparse=True)
+    return make_pipeline(_best(rows, y, TREE_COLUMNS), dense, model)
+
+
+def _best(rows: Any, y: Array, most: float) -> Any:
+    """Returns what keeps the columns that tell most by an F-test."""
+    score = f_regression if y.dtype.kind == "f" else f_classif
+    return SelectKBest(score, k=most) if rows.shape[1] > most else "passthrough"
+
+
+def _dense(rows: Any) -> Array:
+    return np.asarray(rows.toarray() if scipy.sparse.issparse(rows) else rows)
