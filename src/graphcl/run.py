@@ -417,6 +417,7 @@ class Run:
         share: float = 0.1,
         negatives: int = 100,
         relation: str | None = None,
+        after: Any = None,
         seed: int = 0,
         verbose: bool | None = None,
     ) -> "LinkEvaluation":
@@ -426,6 +427,7 @@ class Run:
             share: of the linked pairs that are removed, each among `negatives` that are not linked.
             negatives: how many.
             relation: of a graph with types: which; not needed if it has one.
+            after: judge pairs that were linked after this day; nothing of it is seen in training.
             seed: decides which pairs are removed.
             verbose: show progress; None does so in terminals and notebooks.
         """
@@ -435,7 +437,51 @@ class Run:
         model = GraphCL.load(self.folder, device=self.device)
         model.verbose = verbose
         how: Any = {"share": share, "negatives": negatives, "relation": relation, "seed": seed}
-        return evaluate_links(model, self.one_graph(), **how)
+        if after is None:
+            return evaluate_links(model, self.one_graph(), **how)
+        from graphcl.answers.later import later_edges, read_later
+
+        later = read_later(self.folder, after)
+        held = later_edges(later, relation, negatives=negatives, seed=seed)
+        how["share"] = len(held.edges) / (len(held.edges) + later.graph.num_edges)
+        found = evaluate_links(model, later.graph, held=held, **how)
+        return replace(found, after=later.after)
+
+    def predict_later(
+        self,
+        after: Any,
+        *,
+        node_type: str | None = None,
+        seed: int = 0,
+        verbose: bool | None = None,
+    ) -> "Predictions":
+        """Scores labels that came after a day, predicted from all that was known by then.
+
+        A model with the run's settings is trained on the run's tables as of that day. What is seen
+        of a node that came later, `graphcl.answers.later` says.
+
+        Args:
+            after: a date, a time or a number.
+            node_type: of a graph with types: which; None is the only one with labels.
+            seed: decides the folds.
+            verbose: show progress; None does so in terminals and notebooks.
+
+        Raises:
+            GraphError: the tables have no times, or no label came later.
+        """
+        from sklearn.base import clone
+
+        from graphcl.answers.evidence import first_hop
+        from graphcl.answers.later import predict_later, read_later
+
+        later, config = read_later(self.folder, after), runs.read_config(self.folder)
+        model = clone(self.model).set_params(verbose=verbose).set_output(transform="default")
+        own = later.graph.type(
+            node_type or later.graph.labelled_type or next(iter(later.graph.nodes))
+        )
+        how: Any = {"node_type": own.name, "seed": seed}
+        how["first_hop"] = first_hop(config.recipe, own.num_features)
+        return predict_later(model.fit(later.graph), later, **how)
 
     def report(
         self,

@@ -19,7 +19,7 @@ from graphcl.cli.answers import (
 )
 from graphcl.cli.options import JsonOption, RunGraphOption
 from graphcl.cli.table_options import takes_tables
-from graphcl.errors import GraphError, RunError
+from graphcl.errors import GraphError, RunError, require
 from graphcl.files.records import read_pairs, records
 from graphcl.run import Run
 from graphcl.runs.nodes import is_labelled
@@ -28,7 +28,7 @@ from graphcl.tabular.options import TableOptions, counted
 if TYPE_CHECKING:
     from graphcl.answers.prediction import Predictions
 
-SHOWN = 10
+SHOWN, LATER = 10, "labels that came later"
 
 
 @takes_tables
@@ -48,6 +48,16 @@ def predict(
     everything: Annotated[
         bool, typer.Option("--all", help="Also the labelled nodes, each as if it had no label.")
     ] = False,
+    evaluate: Annotated[
+        bool, typer.Option("--evaluate", help="With --after: score labels that came later.")
+    ] = False,
+    after: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATE",
+            help="Train, embed and learn as of this day, and predict the labels that came later.",
+        ),
+    ] = None,
     out: AnswerOption = None,
     overwrite: OverwriteOption = False,
     node_type: TypeOption = None,
@@ -76,20 +86,24 @@ def predict(
 
         graphcl predict runs/cora --learn train --json
 
+        graphcl predict runs/mine --evaluate --after 2026-03-31
+
         graphcl predict runs/big --embeddings shards.parquet --labels some.csv --out topics.parquet
     """
+    both = evaluate == (after is not None)
+    require(both, "predict", "--evaluate and --after", "given together", after)
+    alone = after is None or not (labels or everything or graph or tables.given() or embeddings)
+    require(alone, "predict", "--after", "given with --type and --seed alone", after)
     check_out(out, overwrite=overwrite)
     asked = open_run(run, ("predict",), graph, tables, embeddings=embeddings)
     folder = asked.type_folder(node_type, is_labelled)
-    found = _predicted(
-        asked,
-        labels,
-        nodes="all" if everything else "unlabelled",
-        learn=learn,
-        node_type=asked.type_of(folder),
-        seed=seed,
-        on_note=lambda text: print(f"predict: {text}", file=sys.stderr),
-    )
+    how: dict[str, Any] = {"node_type": asked.type_of(folder), "seed": seed}
+    if after is not None:
+        found = asked.predict_later(after, verbose=True, **how)
+    else:
+        how |= {"nodes": "all" if everything else "unlabelled", "learn": learn}
+        how["on_note"] = lambda text: print(f"predict: {text}", file=sys.stderr)
+        found = _predicted(asked, labels, **how)
     give_answer(
         asked,
         "predict",
@@ -99,6 +113,7 @@ def predict(
         shown=_lines(found),
         out=out,
         as_json=as_json,
+        keep=after is None,
         folder=folder,
     )
 
@@ -142,7 +157,10 @@ def _text(found: "Predictions") -> str:
     learned = classes if not found.several else "several labels per node"
     lines = [f"{counted(len(found), 'node')} predicted; {learned}"]
     held_out = ("labelled node, held out", "labelled nodes, each held out")
-    for error, what in ((found.error, held_out), (found.test, ("test node", "test nodes"))):
+    tested = ("test node", "test nodes")
+    if found.test is not None and found.test.how == LATER:
+        tested = ("label that came later", LATER)
+    for error, what in ((found.error, held_out), (found.test, tested)):
         if error is not None:
             lines.append(error_line(asdict(error), what, several=found.several))
     if found.error is None:

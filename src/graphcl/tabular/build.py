@@ -37,7 +37,7 @@ from graphcl.tabular.nodes import NumberedNodes
 from graphcl.tabular.options import TableOptions, holds_tables
 from graphcl.tabular.preparation import read_preparation, write_preparation
 from graphcl.tabular.report import EdgeCounts, TableReport, Usual, said_of, say_isolated
-from graphcl.tabular.tables import Tables, open_tables
+from graphcl.tabular.tables import Came, Tables, open_tables
 from graphcl.tabular.times import ages
 
 JOINING = 3  # times the size of its files: what a graph in parts takes while it is joined
@@ -88,6 +88,12 @@ def load_tables(edges: Any, options: TableOptions) -> tuple[Graph, TableReport]:
     """
     with open_tables(edges, options) as tables:
         return fill_graph(tables, _further(tables)), tables.report
+
+
+def load_timed(edges: Any, options: TableOptions) -> tuple[Graph, Came]:
+    """Returns what `load_tables` does, and when nodes and edges came."""
+    with open_tables(edges, options) as tables:
+        return fill_graph(tables, _further(tables)), tables.came()
 
 
 def check_tables(edges: str, options: TableOptions) -> tuple[dict[str, int], TableReport]:
