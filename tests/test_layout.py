@@ -46,7 +46,6 @@ ELSEWHERE = {
     "partitioned/topology.py": "estimator/test_partitioned.py",
     "graphs/edges.py": "graphs/test_relation.py",
     "graphs/nodes.py": "graphs/test_graph.py",
-    "tabular/edge_features.py": "tabular/test_edges.py",
     "tabular/nodes.py": "tabular/test_tables.py",
     "tabular/report.py": "tabular/test_kinds.py",
 }

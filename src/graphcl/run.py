@@ -384,10 +384,6 @@ class Run:
             by: what ranks: ``embeddings``, ``common_neighbours`` or ``adamic_adar``.
             relation: of a graph with types: which; not needed if it has one. Nodes are sources.
             on_note: is told when an index is built.
-
-        Raises:
-            GraphError: an id is unknown, or there are several relations and none is named.
-            RunError: there are several graphs.
         """
         from graphcl.answers.linking import links
         from graphcl.answers.similar import stored_index
@@ -431,57 +427,25 @@ class Run:
             seed: decides which pairs are removed.
             verbose: show progress; None does so in terminals and notebooks.
         """
+        from graphcl.answers.later import links_after
         from graphcl.answers.linking import evaluate_links
         from graphcl.estimator import GraphCL
 
-        model = GraphCL.load(self.folder, device=self.device)
-        model.verbose = verbose
+        model = GraphCL.load(self.folder, device=self.device).set_params(verbose=verbose)
         how: Any = {"share": share, "negatives": negatives, "relation": relation, "seed": seed}
         if after is None:
             return evaluate_links(model, self.one_graph(), **how)
-        from graphcl.answers.later import later_edges, read_later
-
-        later = read_later(self.folder, after)
-        held = later_edges(later, relation, negatives=negatives, seed=seed)
-        how["share"] = len(held.edges) / (len(held.edges) + later.graph.num_edges)
-        found = evaluate_links(model, later.graph, held=held, **how)
-        return replace(found, after=later.after)
+        return links_after(self.folder, model, after, **how)
 
     def predict_later(
-        self,
-        after: Any,
-        *,
-        node_type: str | None = None,
-        seed: int = 0,
-        verbose: bool | None = None,
+        self, after: Any, *, node_type: str | None = None, seed: int = 0, verbose: Any = None
     ) -> "Predictions":
-        """Scores labels that came after a day, predicted from all that was known by then.
+        """Predicts labels that came after a day by what was known: see `graphcl.answers.later`."""
+        from graphcl.answers.later import predict_after
+        from graphcl.estimator import GraphCL
 
-        A model with the run's settings is trained on the run's tables as of that day. What is seen
-        of a node that came later, `graphcl.answers.later` says.
-
-        Args:
-            after: a date, a time or a number.
-            node_type: of a graph with types: which; None is the only one with labels.
-            seed: decides the folds.
-            verbose: show progress; None does so in terminals and notebooks.
-
-        Raises:
-            GraphError: the tables have no times, or no label came later.
-        """
-        from sklearn.base import clone
-
-        from graphcl.answers.evidence import first_hop
-        from graphcl.answers.later import predict_later, read_later
-
-        later, config = read_later(self.folder, after), runs.read_config(self.folder)
-        model = clone(self.model).set_params(verbose=verbose).set_output(transform="default")
-        own = later.graph.type(
-            node_type or later.graph.labelled_type or next(iter(later.graph.nodes))
-        )
-        how: Any = {"node_type": own.name, "seed": seed}
-        how["first_hop"] = first_hop(config.recipe, own.num_features)
-        return predict_later(model.fit(later.graph), later, **how)
+        model = GraphCL.load(self.folder, device=self.device).set_params(verbose=verbose)
+        return predict_after(self.folder, model, after, node_type=node_type, seed=seed)
 
     def report(
         self,
@@ -589,27 +553,23 @@ class Run:
     ) -> "Update":
         """Brings the run up to date with a graph that has changed; makes a new version of it.
 
-        Nodes whose L-hop surroundings changed are embedded again, no others. The result is that of
-        embedding the new graph whole, to 1e-6 of the largest number. Features are prepared and
-        scaled as in training. Whatever reads the run uses the new version from then on.
+        Those nodes whose L-hop surroundings changed are embedded again. The result is that of
+        embedding the new graph whole, to 1e-6 of the largest. `rollback` goes back.
 
         Args:
-            nodes: a table of new nodes, and of known ones whose features change, as `read_tables`
-                takes it. Columns that it lacks keep their values. Of a graph with types, tables by
-                type; likewise `remove_nodes`, and `edges` and `remove_edges` by relation.
+            nodes: a table of new nodes, and of known ones whose features are replaced; columns that
+                it lacks keep their values. Of a graph with types, tables by type; likewise
+                `remove_nodes`, and `edges` and `remove_edges` by relation.
             edges: a list of new edges; of one that is there, the weight is replaced.
             remove_nodes: a table with a column of ids, or a list of ids.
             remove_edges: a list of edges to remove, before new ones are added.
-            retrain: go on training from the weights, embed all nodes, and turn the new space to the
-                old one by orthogonal Procrustes on nodes that did not change.
+            retrain: go on training, embed all nodes, and turn the new space to the old one.
             epochs: of `retrain`; None is a tenth of the training's.
             keep: how many versions are kept beside the training; the oldest are removed.
             verbose: show progress on stderr.
             on_note: is told what is noticed in the tables.
-            options: as of `read_tables`: `id_column`, `label`, ….
-
-        Raises:
-            GraphCLError: the tables do not fit the graph or the run. Nothing is changed then.
+            options: as of `read_tables`. `until` moves the day forward; without tables, those of
+                the training are read again.
         """
         from graphcl.devices import resolve_device
         from graphcl.updating.run import update_run
@@ -632,15 +592,10 @@ class Run:
         )
 
     def rollback(self, version: int | None = None) -> int:
-        """Makes an earlier version the one in use, by default the one before; returns its number.
-
-        Raises:
-            RunError: there is no such version.
-        """
+        """Makes an earlier version the one in use, by default the one before; returns it."""
         return versions.rollback(self.path, version)
 
     def _places(self, nodes: Nodes, ids: Any, rows: Any) -> Array:
         """Returns the rows of some nodes, which are given by ids or by rows; None are all."""
         found = Ids(nodes.ids).chosen(ids, rows, str(self._shards or self.path), RunError)
-        every = np.arange(nodes.num_nodes)
-        return found if isinstance(found, np.ndarray) else every[found or slice(None)]
+        return np.arange(nodes.num_nodes)[slice(None) if found is None else found]

@@ -37,7 +37,9 @@ def test_hops_and_their_weights_are_those_of_plain_loops():
                 smoothed += (1 - strength) * strength**k * found[k, row, label]
             expected[place] += np.log(smoothed) * (0.5 if rows[row] == 3 else 1)
     weight = np.exp(expected) / np.exp(expected).sum()
-    shares = [sum(w * (1 - a) * a**k for w, a in zip(weight, STRENGTHS, strict=True)) for k in range(HOPS)]
+    shares = [
+        sum(w * (1 - a) * a**k for w, a in zip(weight, STRENGTHS, strict=True)) for k in range(HOPS)
+    ]
     shares.append(sum(w * a**HOPS for w, a in zip(weight, STRENGTHS, strict=True)))
     got = weigh_hops([(rows, found, np.eye(3, dtype=int)[y])], False)
     np.testing.assert_allclose(got, shares, rtol=1e-5)
@@ -81,7 +83,13 @@ def test_where_neighbours_are_alike_it_helps_and_elsewhere_it_stays_away(several
             p = smooth.smooth(p, around.means @ smooth.near)
         right = (p.argmax(axis=1) == y)[others].mean()
         plain = (alone.probabilities({"z": z}).argmax(axis=1) == y)[others].mean()
-        found[homophily] = (probe.shares[0], right - plain, probe.error.log_loss, right, probe.error)
+        found[homophily] = (
+            probe.shares[0],
+            right - plain,
+            probe.error.log_loss,
+            right,
+            probe.error,
+        )
         assert abs(probe.error.accuracy - right) < 0.1  # what it says of itself holds for others
         assert probe.error.log_loss < alone.error.log_loss + 0.02
     assert found[0.9][0] < 0.6

@@ -225,10 +225,10 @@ def test_of_several_rows_of_a_node_the_last_known_one_counts():
     ("options", "says"),
     [
         ({"until": "2025-03-01"}, "no table has times; name their columns: time"),
-        ({"time": "at", "until": "soon"}, "must be a date such as 2026-05-17"),
-        ({"time": "at", "until": 2014}, "hold dates; got '2014'"),
+        ({"time": "at", "until": "soon"}, "times are dates, such as 2026-05-17"),
+        ({"time": "at", "until": 2014}, "2026-05-17T09:30; got '2014'"),
         ({"time": "nowhere"}, "no table has the column 'nowhere'; got id, at, v"),
-        ({"time": ("at", "v")}, "node has two: 'at', 'v'"),
+        ({"time": ("at", "v")}, "node has two, one is 'v'"),
         ({"time": "at", "until": "1999-01-01"}, "all 2 rows are later than 1999-01-01; the first"),
         ({"time": ("at", "number")}, "'number' holds numbers, and other times are dates"),
         ({"time": "gap"}, "1 row has no time in column 'gap'; correct"),

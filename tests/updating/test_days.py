@@ -105,7 +105,7 @@ def test_only_forward_and_only_with_tables(place, capsys):
     assert run(["update", "run", "--until", LATER, "--label", "y"]) == 2
     assert "--label must be left out with --until" in capsys.readouterr().err
     assert run(["update", "run", "--until", "some day"]) == 2
-    assert "must be a date such as" in capsys.readouterr().err
+    assert "times are dates, such as" in capsys.readouterr().err
     config = Path("run/config.toml")
     config.write_text(config.read_text().replace("e.csv", "x.csv"))
     assert run(["update", "run", "--until", LATER]) == 2

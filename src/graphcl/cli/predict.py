@@ -28,7 +28,7 @@ from graphcl.tabular.options import TableOptions, counted
 if TYPE_CHECKING:
     from graphcl.answers.prediction import Predictions
 
-SHOWN, LATER = 10, "labels that came later"
+SHOWN = 10
 
 
 @takes_tables
@@ -158,8 +158,8 @@ def _text(found: "Predictions") -> str:
     lines = [f"{counted(len(found), 'node')} predicted; {learned}"]
     held_out = ("labelled node, held out", "labelled nodes, each held out")
     tested = ("test node", "test nodes")
-    if found.test is not None and found.test.how == LATER:
-        tested = ("label that came later", LATER)
+    if found.test is not None and "later" in found.test.how:
+        tested = ("label that came later", "labels that came later")
     for error, what in ((found.error, held_out), (found.test, tested)):
         if error is not None:
             lines.append(error_line(asdict(error), what, several=found.several))

@@ -24,8 +24,7 @@ from graphcl.graphs.structural import FEATURE_NAMES, structural_features
 from graphcl.store.header import Source, edges_name, nodes_name, read_store
 from graphcl.store.reader import EDGE_DTYPES
 from graphcl.store.writer import ArrayWriter, StoreWriter, write_nodes
-from graphcl.tabular.edge_features import FoundRelation
-from graphcl.tabular.edges import EdgeList
+from graphcl.tabular.edges import EdgeList, FoundRelation
 from graphcl.tabular.entries import (
     BLOCK,
     SymmetricEntries,
@@ -37,7 +36,7 @@ from graphcl.tabular.nodes import NumberedNodes
 from graphcl.tabular.options import TableOptions, holds_tables
 from graphcl.tabular.preparation import read_preparation, write_preparation
 from graphcl.tabular.report import EdgeCounts, TableReport, Usual, said_of, say_isolated
-from graphcl.tabular.tables import Came, Tables, open_tables
+from graphcl.tabular.tables import Tables, open_tables
 from graphcl.tabular.times import ages
 
 JOINING = 3  # times the size of its files: what a graph in parts takes while it is joined
@@ -90,10 +89,11 @@ def load_tables(edges: Any, options: TableOptions) -> tuple[Graph, TableReport]:
         return fill_graph(tables, _further(tables)), tables.report
 
 
-def load_timed(edges: Any, options: TableOptions) -> tuple[Graph, Came]:
-    """Returns what `load_tables` does, and when nodes and edges came."""
+def load_met(edges: Any, options: TableOptions) -> tuple[Graph, dict[str, Any]]:
+    """Returns what `load_tables` does, and by type what `Tables.met` does."""
     with open_tables(edges, options) as tables:
-        return fill_graph(tables, _further(tables)), tables.came()
+        graph = fill_graph(tables, _further(tables))
+        return graph, {kind: tables.met(kind) for kind in graph.nodes}
 
 
 def check_tables(edges: str, options: TableOptions) -> tuple[dict[str, int], TableReport]:

@@ -36,7 +36,7 @@ from graphcl.tabular.preparation import NUMBER, Column, Preparation
 from graphcl.tabular.report import Usual, listed
 from graphcl.tabular.sources import Source, open_source
 from graphcl.tabular.tables import open_tables
-from graphcl.tabular.times import age_of, has_age_alone
+from graphcl.tabular.times import has_age_alone
 
 Array = npt.NDArray[Any]
 _FAR = 1e38  # a column of unknown range
@@ -80,14 +80,12 @@ class NewEdges:
         table: the list's name in messages.
         weight: of the edges, or None.
         features: of the edges, or None.
-        until: what ages among the features are counted until; None without them.
     """
 
     pairs: Array
     table: str
     weight: Array | None = None
     features: Array | None = None
-    until: float | None = None
 
 
 @dataclass(eq=False)
@@ -273,13 +271,11 @@ def _new_edges(own: Relation, listed: Relation, table: str) -> NewEdges:
         if features is not None:
             features = features.copy()
             np.minimum.at(features, once[places], features.copy())
-    aged = age_of(listed)
     return NewEdges(
         pairs[once],
         table,
         None if weight is None else weight[once],
         None if features is None else features[once],
-        None if aged is None else aged.origin,
     )
 
 

@@ -4,11 +4,13 @@ In a typed graph the types of the ends are guessed from ids: an end is of the ty
 all its values. If several types do, the name of the column decides (``author``, ``author_id``); if
 it does not, the user must. A plain graph has one type and one relation, and nothing to guess.
 
-Further columns describe the edges of a typed graph: see `graphcl.tabular.edge_features`.
+Further columns describe the edges of a typed graph: they become features by the same rules as those
+of a node table (`graphcl.tabular.fitting`). Those that are named like labels or splits are left
+out: as features they could leak. The last feature is the time since an edge came.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,17 +18,20 @@ from graphcl.errors import GraphError, counted, option
 from graphcl.tabular import cells
 from graphcl.tabular import columns as table_columns
 from graphcl.tabular.columns import IdColumn, Listed, common_kind, named_type, singular
-from graphcl.tabular.duck import Duck, is_query, quoted
-from graphcl.tabular.edge_features import FoundRelation, find_features
+from graphcl.tabular.duck import Duck, is_query, literal, quoted
 from graphcl.tabular.entries import MAX_NODES
+from graphcl.tabular.features import EdgeFeatures, NodeTable
+from graphcl.tabular.fitting import ApplyColumns, FitColumns, kinds_given
 from graphcl.tabular.nodes import NumberedNodes
 from graphcl.tabular.options import TableOptions, split_relation
-from graphcl.tabular.preparation import Column
+from graphcl.tabular.preparation import AGE, Column
 from graphcl.tabular.report import (
     Problem,
     TableReport,
     Usual,
     collect,
+    listed,
+    outcomes,
     said_of,
     short,
     unknown_advice,
@@ -36,6 +41,39 @@ from graphcl.tabular.times import TIME
 
 MOST_RELATIONS = 256  # values of a column that names relations
 ENDS = ("s", "t")  # the columns of both ends in the session
+
+
+@dataclass
+class FoundRelation:
+    """A relation in a list of edges.
+
+    Attributes:
+        name: its name.
+        number: its place in the list.
+        types: of both ends; empty where it could not be found out.
+        how: of each end, how its type was found.
+        rows: rows of the list.
+        value: what the column that names relations says of it; None if there is no such column.
+        features: those of its edges.
+    """
+
+    name: str
+    number: int = 0
+    types: tuple[str, ...] = ()
+    how: tuple[str, ...] = ()
+    rows: int = 0
+    value: str | None = None
+    features: EdgeFeatures = field(default_factory=EdgeFeatures)
+
+    @property
+    def key(self) -> str:
+        """``source:name:target``."""
+        return f"{self.types[0]}:{self.name}:{self.types[1]}"
+
+    @property
+    def where(self) -> str:
+        """An SQL condition on the rows."""
+        return "true" if self.value is None else f"r = {literal(self.value)}"
 
 
 class EdgeList:
@@ -54,14 +92,12 @@ class EdgeList:
     Attributes:
         said: the types of both ends, if they are given.
         relation_column: the one that names relations, or None.
-        columns: those of both ends.
-        weight: the column of weights, or None.
+        columns: those of both ends; `weight` is that of weights, or None.
         rows: how many it has.
         dangling: in a plain graph, rows that name a node that is not in the node table.
         types: the nodes of each type, once `find_relations` has been called.
         relations: those in the list; one, or one for each value of the column `options.relation`.
-        problems: what is wrong.
-        notes: what is said of the list.
+        problems: what is wrong; `notes` are what is said of the list.
     """
 
     def __init__(
@@ -187,10 +223,62 @@ class EdgeList:
             if self.options.unknown_edges == "drop":
                 self._drop_unknown(found)
             if found.types and found.rows and self.typed:
-                found.features = find_features(
-                    self.duck, self.source, found, self._further, self.options, self.age
-                )
-                self.problems += found.features.problems
+                found.features = self._find_features(found)
+
+    def _find_features(self, found: FoundRelation) -> EdgeFeatures:
+        """Finds what the further columns of a relation's edges become, and their times."""
+        duck, names, options = self.duck, self._further, self.options
+        prepared, aged = (options.edge_preparations or {}).get(found.key), self.age
+        if prepared is not None:
+            kept = tuple(one for one in prepared.columns if one.kind != AGE)
+            if kept == prepared.columns:
+                aged = None
+            elif aged is None:
+                column = option("time", prepared.columns[-1].name, of=found.name)
+                said = "has no times, which edges had in training; name them:"
+                self.problems.append(Problem(f"{self.source.name}: {said} {column}"))
+            prepared = replace(prepared, columns=kept) if kept else None
+        elif options.edge_preparations is not None:
+            aged = None
+        if prepared is None and (options.edge_preparations is not None or not names):
+            return EdgeFeatures(age=aged)
+        view, left = f"edge_columns_{found.number}", dict[str, str]()
+        columns = ", ".join(f"c{place} AS {quoted(name)}" for place, name in enumerate(names))
+        if columns:
+            duck.run(f"CREATE VIEW {view} AS SELECT {columns} FROM edges WHERE {found.where}")
+        kinds = {name: self.source.columns[name] for name in names}
+        source = replace(self.source, relation=view, columns=kinds, nodes=None, stable=True)
+        table, session = NodeTable(duck, source), f"edges_{found.number}_"
+        if prepared is not None:
+            fitted: Any = ApplyColumns(duck, table, prepared, session)
+        else:
+            left = dict.fromkeys(self._named("ignore"), "left out, as you asked")
+            for name in names:
+                if what := table_columns.looks_like(self.source, name):
+                    left.setdefault(name, f"named like a {what}: left out")
+            given, plain = kinds_given(source.name, self._named), replace(options, split=None)
+            how: Any = {"used": set(left) - set(given), "given": given, "leaks": False}
+            fitted = FitColumns(duck, table, plain, session=session, **how)
+        self.problems += fitted.problems
+        roles = left | dict.fromkeys(fitted.empty, "empty: left out")
+        features, notes = None if fitted.problems else fitted.features, list[str]()
+        leaks = [pair for pair in left.items() if pair[1].startswith("named")]
+        notes += [f"column {name!r} is {why}" for name, why in leaks] + fitted.notes
+        if features is None or not features.width:
+            return EdgeFeatures(None, notes, outcomes(names, (), fitted.missing, roles), aged)
+        made = features.preparation.features
+        notes.insert(0, Usual(f"{counted(len(made), 'feature')} of each edge: {listed(made)}"))
+        weight = [name for name in names if name.strip().lower() in table_columns.WEIGHTS]
+        if weight and weight[0] not in left:
+            said = f"{option('weight', weight[0])} makes it a weight"
+            notes.append(f"{weight[0]!r} is a feature; {said}")
+        fates = outcomes(names, features.preparation.columns, fitted.missing, roles)
+        return EdgeFeatures(features, notes, fates, aged)
+
+    def _named(self, option: str) -> list[str]:
+        """Returns the further columns that an option names; others are of other tables."""
+        wanted = {name.strip().lower() for name in getattr(self.options, option)}
+        return [name for name in self._further if name.strip().lower() in wanted]
 
     def _list_relations(self) -> list[FoundRelation]:
         column = self.options.relation
@@ -490,25 +578,23 @@ def find_ends(
 ) -> tuple[str | None, tuple[str, str], str]:
     """Returns the column of relations, if any, those of both ends, and how they were found.
 
-    Unlike in a plain list, columns that are named after types (``author_id``) come before the first
-    two, and a column that is given need only be in one of several lists.
+    Columns that are named after types (``author_id``) come before the first two, and one that is
+    given need only be in one of several lists, unlike in a plain list.
     """
-    relation = None
-    if options.relation is not None:
-        relation = table_columns.find(source, options.relation, "relation")
+    named = options.relation
+    relation = None if named is None else table_columns.find(source, named, "relation")
     rest = {name: kind for name, kind in source.columns.items() if name != relation}
     first, second = options.source_column, options.target_column
     if options.is_typed:
-        first, second = (None if one is None else _present(source, one) for one in (first, second))
+        first, second = (one and _present(source, one) for one in (first, second))
     start, end, how = table_columns.ends(replace(source, columns=rest), first, second)
     if how == "guessed: the first two columns" and first is None and second is None:
-        named = [column for column in rest if named_type(column, types)]
-        if len(named) == 2:
-            return relation, (named[0], named[1]), "guessed by name"
+        like = [column for column in rest if named_type(column, types)]
+        if len(like) == 2:
+            return relation, (like[0], like[1]), "guessed by name"
     return relation, (start, end), how
 
 
-def _present(source: Source, column: str, option: str = "") -> str | None:
+def _present(source: Source, column: str, option: str = "") -> str | None:  # noqa: ARG001
     """Returns a column of this list, or None if the list does not have it."""
-    known = {name.strip().lower() for name in source.columns}
-    return table_columns.find(source, column, option) if column.strip().lower() in known else None
+    return table_columns.named(source, [column.strip().lower()])

@@ -7,11 +7,9 @@ table (``--tags``, ``--vectors``) always need their type.
 """
 
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +31,6 @@ CHOICES = {
     "duplicates": DUPLICATES,
     "unknown_edges": UNKNOWN_EDGES,
 }
-DAY = 86_400.0  # seconds
 _PREPARED = ("preparation", "preparations", "edge_preparations")  # of a training, no options
 _DATE = re.compile(r"(?=.*%)([^%]|%-?[aAbBdfgHIjmMnpSyYzZ%]){1,80}")  # as DuckDB reads it
 FILES = ("nodes", "edges", "tags", "vectors", "vector_ids")  # options that name files
@@ -83,7 +80,7 @@ class TableOptions:
             month where a column's values fit one order alone.
         ignore: columns of the node table to leave out.
         time: columns that say when rows came, of nodes and of edges: dates, or numbers such as
-            years. Of a plain graph, ``node=joined`` and ``edge=day`` where both have the column.
+            years. Of a plain graph, ``node=joined`` and ``edge=day`` say of which.
         label_time: columns of node tables that say when labels came; None: with their nodes.
         until: a date, a time or a number: rows and labels that are later are left out, before
             anything else is looked at. None: the latest time.
@@ -163,7 +160,7 @@ class TableOptions:
         require(dated, "tables", option("date_format"), "such as %d/%m/%Y", self.date_format)
         separator = self.label_separator
         require(separator != "", "tables", option("label_separator"), "not empty", separator)
-        object.__setattr__(self, "until", parse_day(self.until))
+        object.__setattr__(self, "until", None if self.until is None else str(self.until).strip())
 
     def _set_tags(self) -> None:
         """Reads column names that are given as one text; moves a long node table to `tags`."""
@@ -298,37 +295,6 @@ class TableOptions:
             listed = (several,) if isinstance(several, str) else several
             found += [part for text in listed for part in (text, text.partition("=")[2])]
         return frozenset(name.lower() for name in found if name)
-
-
-def parse_day(given: Any) -> str | None:
-    """Returns a day, a time or a number as an option keeps it; None if there is none."""
-    if given is None:
-        return None
-    text = given.isoformat() if isinstance(given, date) else str(given).strip()
-    said = "a date such as 2026-05-17, a time such as 2026-05-17T09:30, or a number"
-    known = read_date(text) is not None or read_number(text) is not None
-    require(known, "tables", option("until"), said, text)
-    return text
-
-
-def read_date(text: str) -> float | None:
-    """Returns the seconds since 1970 of a time, or of the end of a day; None if it is neither."""
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    whole = not any(mark in text for mark in "T: ")
-    at = at.replace(tzinfo=UTC) if at.tzinfo is None else at
-    return at.timestamp() + (DAY - 1e-6 if whole else 0)
-
-
-def read_number(text: str) -> float | None:
-    """Returns the number that a text is; None if it is none."""
-    try:
-        found = float(text)
-    except ValueError:
-        return None
-    return found if math.isfinite(found) else None
 
 
 def holds_tables(given: Any) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,6 @@ from graphcl.tabular.duck import Duck, is_query, literal, quoted
 from graphcl.tabular.edges import EdgeList
 from graphcl.tabular.nodes import NodeSource, NumberedNodes
 from graphcl.tabular.options import (
-    DAY,
     OF_BOTH,
     OF_EDGES,
     TableOptions,
@@ -33,21 +32,9 @@ from graphcl.tabular.options import (
 )
 from graphcl.tabular.report import Problem, TableReport, refuse, said_of, unknown_advice
 from graphcl.tabular.sources import Source, open_source
-from graphcl.tabular.times import TIME, Times
+from graphcl.tabular.times import DAY, TIME, Times
 
 NODE, EDGE, TO = "node", "edge", "to"  # names where there is one type, and one relation
-
-
-class Came(NamedTuple):
-    """When rows of tables came; −∞ where that is not known.
-
-    Attributes:
-        nodes: the times of nodes, by type; where times are dates, the ends of their days.
-        edges: sources, targets and times of all rows of lists, by relation.
-    """
-
-    nodes: dict[str, npt.NDArray[np.float64]]
-    edges: dict[tuple[str, str, str], list[npt.NDArray[Any]]]
 
 
 @contextmanager
@@ -120,27 +107,32 @@ class Tables:
                 self._say_first(f"guessed: {', '.join(joined)}; otherwise: {said}", on_step)
             self._add_missing()
 
-    def came(self) -> "Came":
-        """Returns when nodes and edges came; to be called once arrays are filled."""
-        nodes = {}
-        for kind, one in self.nodes.items():
-            times = nodes[kind or NODE] = np.full(one.num_nodes, -np.inf)
-            if one.source is not None and one.source.time:
-                (known,) = one.duck.arrays(f"SELECT {quoted(TIME)} FROM node_rows ORDER BY rowid")
-                times[: len(known)] = known
-        edges = {}
+    def met(self, kind: str) -> dict[tuple[str, bool], npt.NDArray[np.int64]]:
+        """Returns whom nodes of a type were linked to when they came; to be called at the end.
+
+        Returns:
+            By relation, ``source:name:target``, and by whether the nodes are targets: rows of nodes
+            and of those on the other ends, ``[2, n]``, sorted. Where times are dates, a node came
+            with all that came on its day; without times, with all its edges.
+        """
+        nodes, found = self.nodes[kind if self.typed else ""], {}
+        came = (
+            quoted(TIME)
+            if not self.times.dates
+            else f"floor({quoted(TIME)} / {DAY}) * {DAY} + {DAY - 1e-6}"
+        )
         for table in self.lists:
-            time = "m" if table.source.time else "'-inf'::DOUBLE"
-            for found in table.relations:
-                table.create_pairs(found)
-                ends = found.types if self.typed else (NODE, NODE)
-                columns = table.duck.arrays(f"SELECT u, v, {time} FROM pairs")
-                edges[ends[0], found.name or EDGE, ends[1]] = columns
-        if self.times.dates:  # what came on one day came together
-            nodes = {
-                kind: np.floor(times / DAY) * DAY + DAY - 1e-6 for kind, times in nodes.items()
-            }
-        return Came(nodes, edges)
+            for one in table.relations:
+                table.create_pairs(one)
+                timed = table.source.time and nodes.source and nodes.source.time
+                joined = f" JOIN {nodes.duck.schema}.node_rows n ON n.rowid = {{0}} AND m <= {came}"
+                for place, ends in enumerate(("u, v", "v, u")):
+                    if one.types[place] in (kind, ""):
+                        join = joined.format(ends[0]) if timed else ""
+                        query = f"SELECT DISTINCT {ends} FROM pairs{join} ORDER BY ALL"
+                        key = one.key if self.typed else f"{NODE}:{EDGE}:{NODE}"
+                        found[key, place == 1] = np.stack(table.duck.arrays(query)).astype(np.int64)
+        return found
 
     def _say_first(self, line: str, on_step: Callable[[str], None]) -> None:
         """Says at once what was guessed, as what comes next may take long."""

@@ -10,9 +10,10 @@ it stands. A day without an hour is meant as a whole. Numbers are compared as th
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
-from typing import Any
+from math import isfinite
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,24 +23,18 @@ from graphcl.graphs.relation import Relation
 from graphcl.tabular import cells
 from graphcl.tabular import columns as table_columns
 from graphcl.tabular.duck import Duck, quoted
-from graphcl.tabular.options import DAY, TableOptions, by_name, read_date, read_number
+from graphcl.tabular.options import TableOptions, by_name
 from graphcl.tabular.preparation import AGE, Column
-from graphcl.tabular.report import Usual, short
+from graphcl.tabular.report import Usual, refuse, short
 from graphcl.tabular.sources import Source
 
 TIME, LABELLED = "graphcl time", "graphcl label time"  # columns that opened tables have
+DAY = 86_400.0  # seconds
 Key = tuple[str, str]  # ``nodes`` or ``edges``, and the type or relation
 
 
-@dataclass(frozen=True)
-class TimeColumn:
-    """A column of times.
-
-    Attributes:
-        name: its name.
-        sql: an expression for a time, in seconds or as a number.
-        dates: whether it holds dates; else numbers.
-    """
+class TimeColumn(NamedTuple):
+    """A column of times: its name, SQL for a time in seconds or as a number, and which of both."""
 
     name: str
     sql: str
@@ -71,56 +66,51 @@ class Times:
             if key[0] == "nodes"
         }
         found = [*self._times.values(), *self._labelled.values()]
-        self.dates = any(one.dates for one in found)
-        self.text, self.until = options.until, None
+        self.dates, self.until = any(one.dates for one in found), None
         for one in found:
             if one.dates != self.dates:
                 raise GraphError(
                     f"{option('time')}: {one.name!r} holds numbers, and other times are dates; "
                     "all are to be of one kind"
                 )
-        if options.until is not None:
-            if not found and not _is_trained(options):
-                raise GraphError(
-                    f"{option('until')}: no table has times; name their columns: {option('time')}"
-                )
-            self.until = moment_of(options.until, dates=self.dates) if found else None
-        elif self._times:
-            rows = [self._row(key, f"max({one.sql})")[0] for key, one in self._times.items()]
-            self.text = text_of(max(row for row in rows if row is not None), dates=self.dates)
+        self.text = options.until
+        if self.text is None and self._times:
+            latest = [self._row(key, f"max({one.sql})")[0] for key, one in self._times.items()]
+            self.text = text_of(max(one for one in latest if one is not None), dates=self.dates)
+        if self.text is not None and found:
             self.until = moment_of(self.text, dates=self.dates)
+        elif self.text is not None and not self._is_trained:
+            raise GraphError(
+                f"{option('until')}: no table has times; name their columns: {option('time')}"
+            )
+
+    @property
+    def _is_trained(self) -> bool:
+        """Whether a training has seen tables with these times; other tables need not have them."""
+        return (self._options.preparation, self._options.preparations) != (None, None)
 
     def _named(self, keyword: str) -> dict[Key, str]:
-        """Returns the columns that an option gives to tables.
-
-        One that is given by name goes before one that goes to every table which has it.
-        """
-        given, found = getattr(self._options, keyword), dict[Key, str]()
-        pairs = by_name(keyword, given, {name for _, name in self._tables})
-        trained = _is_trained(self._options)
-        for kind, column in sorted(pairs, key=lambda pair: not pair[0]):
-            having = [
-                key
+        """Returns the columns that an option gives to tables."""
+        found = dict[Key, str]()
+        pairs = by_name(
+            keyword, getattr(self._options, keyword), {name for _, name in self._tables}
+        )
+        for kind, column in pairs:
+            having = {
+                key: name
                 for key, (_, source) in self._tables.items()
-                if kind in ("", key[1]) and table_columns.named(source, [column.strip().lower()])
-            ]
-            if not having and not trained:
-                known = ", ".join(
-                    dict.fromkeys(n for _, s in self._tables.values() for n in s.columns)
-                )
+                if kind in ("", key[1])
+                and (name := table_columns.named(source, [column.strip().lower()]))
+            }
+            if twice := found.keys() & having.keys():
+                raise GraphError(f"{option(keyword)}: {min(twice)[1]} has two, one is {column!r}")
+            if not having and not self._is_trained:
+                known = [name for _, source in self._tables.values() for name in source.columns]
+                listed = ", ".join(dict.fromkeys(known))
                 raise GraphError(
-                    f"{option(keyword)}: no table has the column {column!r}; got {known}"
+                    f"{option(keyword)}: no table has the column {column!r}; got {listed}"
                 )
-            for key in having:
-                if (
-                    key in found
-                    and not kind
-                    and found[key] in [one for name, one in pairs if not name]
-                ):
-                    raise GraphError(
-                        f"{option(keyword)}: {key[1]} has two: {found[key]!r}, {column!r}"
-                    )
-                found.setdefault(key, column)
+            found |= having
         return found
 
     def _row(self, key: Key, picked: str, where: str = "true") -> tuple[Any, ...]:
@@ -133,48 +123,38 @@ class Times:
         Raises:
             GraphError: a row has no time, or a cell is none.
         """
-        (duck, source), options = self._tables[key], self._options
-        name = table_columns.find(source, name, "label_time" if labels else "time")
-        kind, number = cells.kind_of_type(source.columns[name]), cells.number(source, name)
+        (duck, source), sql = self._tables[key], cells.number(self._tables[key][1], name)
+        numbers = cells.kind_of_type(source.columns[name]) == "number"
         if source.untyped:
             there = f"NOT {cells.absent(source, name)}"
-            numbers = self._row(key, f"bool_and({number} IS NOT NULL)", there)[0]
-            kind = "number" if numbers else "date"
-        if kind == "text":
-            kind = "date"
-        if kind == "date" and cells.is_written(source, name):
-            written = cells.find_dates(duck, source, [name], options.date_format, strict=False)
-            for problem in written.problems.values():
-                raise GraphError(problem.message)
-            source = replace(source, dates=written.forms)
-        if kind not in ("number", "date"):
-            raise GraphError(f"{source.name}: column {name!r} holds neither dates nor numbers")
-        sql = _moment(source, name) if kind == "date" else f"nullif({number}, 'nan'::DOUBLE)"
+            numbers = self._row(key, f"bool_and({sql} IS NOT NULL)", there)[0]
+        if not numbers:
+            if cells.is_written(source, name):
+                form = self._options.date_format
+                written = cells.find_dates(duck, source, [name], form, strict=False)
+                refuse(list(written.problems.values()))
+                source = replace(source, dates=written.forms)
+            sql = _moment(source, name)
         wrong = f"({sql}) IS NULL OR NOT isfinite({sql})"
         if labels:  # a node without a label need not have a time of it
-            empty = [
-                f"coalesce(trim({quoted(one)}::VARCHAR), '') = ''" for one in self._labels(key)
-            ]
+            cell = "coalesce(trim({}::VARCHAR), '') = ''"
+            empty = [cell.format(quoted(one)) for one in self._labels(key)]
             wrong = f"({wrong}) AND NOT ({' AND '.join(empty) or 'true'})"
-        count, cell = self._row(key, f"count(*), any_value({quoted(name)}::VARCHAR)", wrong)
+        count, first = self._row(key, f"count(*), any_value({quoted(name)}::VARCHAR)", wrong)
         if count:
-            rows = counted(count, "row has", "rows have")
-            shown = "" if cell is None else f", such as {short(cell)}"
+            shown = "" if first is None else f", such as {short(first)}"
             raise GraphError(
-                f"{source.name}: {rows} no time in column {name!r}{shown}; correct them, or leave "
-                f"them out with a query: SELECT * FROM … WHERE …"
+                f"{source.name}: {counted(count, 'row has', 'rows have')} no time in column "
+                f"{name!r}{shown}; correct them, or leave them out with a query"
             )
-        return TimeColumn(name, f"({sql})", kind == "date")
+        return TimeColumn(name, f"({sql})", not numbers)
 
     def _labels(self, key: Key) -> list[str]:
         """Returns the columns of labels of a node table."""
-        source, kinds = (
-            self._tables[key][1],
-            [name for what, name in self._tables if what == "nodes"],
-        )
+        kinds = [name for what, name in self._tables if what == "nodes"]
         pairs = by_name("label", self._options.label, kinds)
         wanted = [column.strip().lower() for kind, column in pairs if kind in ("", key[1])]
-        return [one for one in source.columns if one.strip().lower() in wanted]
+        return [one for one in self._tables[key][1].columns if one.strip().lower() in wanted]
 
     def cut(self, key: Key) -> Source:
         """Returns a table as it was known, with its times in columns of their own.
@@ -182,53 +162,47 @@ class Times:
         Columns of times are no features, unless an option says what they are.
         """
         source, own, labelled = self._tables[key][1], self._times.get(key), self._labelled.get(key)
-        if own is None and labelled is None:
-            return source
-        said = [
-            text for name in ("one_hot", "text", "date") for text in getattr(self._options, name)
-        ]
-        kept = {part.strip().lower() for text in said for part in (text, text.partition("=")[2])}
         both = {TIME: own, LABELLED: labelled}
         found = {name: one for name, one in both.items() if one is not None}
+        kept = {one.strip().lower() for text in self._options.date for one in text.split("=")}
         gone = {one.name for one in found.values() if one.name.strip().lower() not in kept}
+        picked = f"* EXCLUDE ({', '.join(map(quoted, gone))})" if gone else "*"
+        later, where = "", "true"
+        if labelled is not None and self.until is not None and self._labels(key):
+            cell = f"CASE WHEN {labelled.sql} <= {self.until!r} THEN {{0}} END AS {{0}}"
+            hidden = [cell.replace("{0}", quoted(one)) for one in self._labels(key)]
+            picked += f" REPLACE ({', '.join(hidden)})"
+        if own is not None:
+            where = f"{own.sql} <= {self.until!r}"
+            later = f"(SELECT * FROM {source.relation} WHERE NOT {where})"
+            self._say(key, own, where)
+        picked += "".join(f", {one.sql} AS {quoted(name)}" for name, one in found.items())
         columns = {name: kind for name, kind in source.columns.items() if name not in gone}
-        added = "".join(f", {one.sql} AS {quoted(name)}" for name, one in found.items())
-        exclude = f" EXCLUDE ({', '.join(map(quoted, gone))})" if gone else ""
-        hidden, later, where = "", "", ""
-        if self.until is not None:
-            known = f"<= {self.until!r}::DOUBLE"
-            if labelled is not None and self._labels(key):
-                cell = f"CASE WHEN {labelled.sql} {known} THEN {{0}} END AS {{0}}"
-                cut = [cell.replace("{0}", quoted(one)) for one in self._labels(key)]
-                hidden = f" REPLACE ({', '.join(cut)})"
-            if own is not None:
-                where = f" WHERE {own.sql} {known}"
-                later = (
-                    f"(SELECT * FROM {source.relation} WHERE {own.sql} > {self.until!r}::DOUBLE)"
-                )
-                self._say(key, source, own)
-        relation = f"(SELECT *{exclude}{hidden}{added} FROM {source.relation}{where})"
-        columns |= dict.fromkeys(found, "DOUBLE")
-        time = "" if own is None else own.name
-        return replace(source, relation=relation, columns=columns, time=time, later=later)
+        return replace(
+            source,
+            relation=f"(SELECT {picked} FROM {source.relation} WHERE {where})"
+            if found
+            else source.relation,
+            columns=columns | dict.fromkeys(found, "DOUBLE"),
+            time="" if own is None else own.name,
+            later=later,
+        )
 
-    def _say(self, key: Key, source: Source, own: TimeColumn) -> None:
+    def _say(self, key: Key, own: TimeColumn, where: str) -> None:
         """Says how many rows are left out.
 
         Raises:
             GraphError: no node is left.
         """
-        rows, later, first = self._row(
-            key, f"count(*), count_if({own.sql} > {self.until!r}::DOUBLE), min({own.sql})"
-        )
+        rows, known, first = self._row(key, f"count(*), count_if({where}), min({own.sql})")
         said = f"times in {own.name!r}: "
-        if rows and rows == later and key[0] == "nodes":
+        if rows and not known and key[0] == "nodes":
             raise GraphError(
-                f"{source.name}: {said}all {rows:,} rows are later than {self.text}; the first is "
-                f"of {text_of(first, dates=own.dates)}"
+                f"{self._tables[key][1].name}: {said}all {rows:,} rows are later than {self.text}; "
+                f"the first is of {text_of(first, dates=own.dates)}"
             )
-        left = f"{later:,} of {counted(rows, 'row')} later than {self.text}: left out"
-        self.notes[key].append(f"{said}{left}" if later else Usual(f"{said}until {self.text}"))
+        left = f"{said}{rows - known:,} of {counted(rows, 'row')} later than {self.text}: left out"
+        self.notes[key].append(left if known < rows else Usual(f"{said}until {self.text}"))
 
     def age(self, source: Source) -> Column | None:
         """Returns what turns the times of a list of edges into a feature; None if it has none."""
@@ -238,22 +212,23 @@ class Times:
         return Column(source.time, AGE, name, origin=self.until, clock=self.dates)
 
 
-def _is_trained(options: TableOptions) -> bool:
-    """Returns whether a training has seen tables with these times; others need not have them."""
-    return options.preparation is not None or options.preparations is not None
-
-
 def moment_of(text: str, *, dates: bool) -> float:
     """Returns the last moment of a day, or a time, in seconds; or a number.
 
     Raises:
         GraphError: it is not what columns of times hold.
     """
-    found = read_date(text) if dates else read_number(text)
-    if found is None:
-        held = "dates" if dates else "numbers"
-        raise GraphError(f"{option('until')}: the columns of times hold {held}; got {short(text)}")
-    return found
+    try:
+        if dates:
+            at = datetime.fromisoformat(text)
+            at = at.replace(tzinfo=UTC) if at.tzinfo is None else at
+            return at.timestamp() + (0 if set(text) & set("T: ") else DAY - 1e-6)
+        if isfinite(float(text)):
+            return float(text)
+    except ValueError:
+        pass
+    held = "dates, such as 2026-05-17 or 2026-05-17T09:30" if dates else "numbers"
+    raise GraphError(f"{option('until')}: times are {held}; got {short(text)}")
 
 
 def text_of(moment: float, *, dates: bool) -> str:
@@ -266,8 +241,8 @@ def text_of(moment: float, *, dates: bool) -> str:
     whole, part = divmod(moment, 1)
     at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=whole, microseconds=round(part * 1e6))
     at += timedelta(microseconds=at.timestamp() < moment)
-    whole = at.time() in (time(), time.max)
-    return str(at.date()) if whole else at.isoformat().replace("+00:00", "Z")
+    day = at.time() in (time(), time.max)
+    return str(at.date()) if day else at.isoformat().replace("+00:00", "Z")
 
 
 def _moment(source: Source, name: str) -> str:

@@ -14,7 +14,7 @@ from graphcl.graphs.relation import Key, Relation
 from graphcl.runs.graph import read_tables, run_tables
 from graphcl.store.columns import Ids
 from graphcl.store.joining import in_order, reordered
-from graphcl.tabular.options import read_date, read_number
+from graphcl.tabular.times import moment_of
 from graphcl.updating.matching import Grown
 
 IntArray = npt.NDArray[np.int64]
@@ -35,10 +35,7 @@ def read_again(run: Path, graph: Graph, until: str) -> Grown:
     """
     name, options = run_tables(run)
     new, report = read_tables(name, replace(options, until=until))
-    found = {
-        kind: Ids(own.num_nodes if own.node_ids is None else own.node_ids).find(new.nodes[kind].ids)
-        for kind, own in graph.nodes.items()
-    }
+    found = {kind: Ids(own.ids).find(new.nodes[kind].ids) for kind, own in graph.nodes.items()}
     new = _ordered(new, {kind: _places(rows) for kind, rows in found.items()})
     kept = {kind: np.sort(rows[rows >= 0]) for kind, rows in found.items()}
     every = {kind: np.arange(one.num_nodes) for kind, one in new.nodes.items()}
@@ -54,10 +51,13 @@ def read_again(run: Path, graph: Graph, until: str) -> Grown:
 
 
 def is_earlier(day: str, other: str) -> bool:
-    """Returns whether a day is earlier than another, where both are dates or both are numbers."""
-    read = read_number if read_date(day) is None else read_date
-    first, second = read(day), read(other)
-    return first is not None and second is not None and first < second
+    """Returns whether a day is earlier than another.
+
+    Raises:
+        GraphError: one is a date, and the other a number.
+    """
+    dates = "-" in other[1:]
+    return moment_of(day, dates=dates) < moment_of(other, dates=dates)
 
 
 def _places(rows: IntArray) -> IntArray:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,6 @@ from graphcl.store.header import MASKS
 from graphcl.tabular.delta import (
     NewEdges,
     NewNodes,
-    NewTables,
     of_type,
     read_ids,
     read_new,
@@ -251,9 +251,17 @@ def grow(
             raise GraphError(
                 f"update: the graph's edges have no weights; leave {option('weight')} out"
             )
-    new = read_new(graph, options, nodes=tables, edges=lists, computed=computed)
-    before = graph
-    graph = _older(graph, options, new)
+    read = partial(read_new, graph, nodes=tables, edges=lists, computed=computed)
+    new = read(options)
+    aged = [age for one in graph.relations.values() if (age := age_of(one)) is not None]
+    for last in sorted(aged, key=lambda age: age.origin)[-1:]:  # all edges grow older
+        dates, old = last.clock, text_of(last.origin, dates=last.clock)
+        if moment_of(new.until or old, dates=dates) < last.origin:
+            new = read(replace(options, until=old))
+        new.until = options.until or new.until or old
+        day = moment_of(new.until, dates=dates)
+        older = {key: move_ages(one, day) for key, one in graph.relations.items()}
+        graph = replace(graph, relations=older)
     empty = np.zeros(0, np.int64)
     growing = {
         name: _Growing(one, new.nodes.get(name, NewNodes(empty)))
@@ -278,7 +286,7 @@ def grow(
         new.notes += one.notes()
     delta = Delta({name: one.delta(computed) for name, one in growing.items()}, added)
     changed = change_graph(graph, delta)
-    if graph is not before:  # all edges are older
+    if aged:
         every = {name: np.arange(one.num_nodes) for name, one in changed.graph.nodes.items()}
         changed = changed._replace(rewired=every)
     if computed:
@@ -300,31 +308,6 @@ def grow(
         "edges_after": grown.num_edges,
     }
     return Grown(changed._replace(graph=grown), counts, new.notes, new.until)
-
-
-def _older(graph: Graph, options: TableOptions, new: NewTables) -> Graph:
-    """Returns the graph with the ages of its edges at the new day; those of new ones follow.
-
-    Without a day that is given, it is the latest of all.
-    """
-    aged = [age for one in graph.relations.values() if (age := age_of(one)) is not None]
-    if not aged:
-        return graph
-    dates = aged[0].clock
-    days = [one.origin for one in aged] + [moment_of(new.until, dates=dates)] * bool(new.until)
-    until = max(days) if options.until is None else moment_of(options.until, dates=dates)
-    new.until = options.until or text_of(until, dates=dates)
-    for key, listed in new.edges.items():
-        if listed.until is not None and listed.features is not None:
-            own = graph.relations[key]
-            column = replace(own.preparation.columns[-1], origin=listed.until)
-            prepared = replace(own.preparation, columns=(*own.preparation.columns[:-1], column))
-            held = replace(own, edge_features=listed.features, preparation=prepared)
-            listed.features = move_ages(held, until).edge_features
-    if all(one.origin == until for one in aged):
-        return graph
-    moved = {key: move_ages(one, until) for key, one in graph.relations.items()}
-    return replace(graph, relations=moved)
 
 
 def _replacing(relation: Relation, delta: EdgeDelta) -> EdgeDelta:
