@@ -38,7 +38,7 @@ from graphcl.files.atomic import write_whole
 ROOT = Path(__file__).parents[1]
 PAGE, ROWS = ROOT / "docs/as-of-a-day.md", ROOT / "benchmarks/results/days.jsonl"
 BEGIN, END = "<!-- days: begin -->\n", "<!-- days: end -->"
-EPOCHS = 30
+EPOCHS, DIM = 30, 256
 TRAIN = {
     "stream": "train contacts.csv --nodes customers.csv --time joined --time day --label risk "
     "--label-time judged",
@@ -124,7 +124,7 @@ def measure(name: str, seed: int) -> dict[str, Any]:
         words = shlex.split(TRAIN[name])
         words = [one if ".csv" not in one else _within(folder, one) for one in words]
         words += ["--out", str(folder / "run"), "--seed", str(seed), "--device", "cpu"]
-        if graphcl([*words, "--set", f"epochs={EPOCHS}"]):
+        if graphcl([*words, "--set", f"epochs={EPOCHS}", "--set", f"dim={DIM}"]):
             raise SystemExit(f"days: the training of {name} failed")
         run = Run(folder / "run", device="cpu")
         later = run.evaluate_links(after=after, seed=seed, verbose=False)
@@ -152,6 +152,7 @@ def measure(name: str, seed: int) -> dict[str, Any]:
         "seed": seed,
         "after": after,
         "epochs": EPOCHS,
+        "dim": DIM,
         **graph,
         "links": links,
         "labels": scored,

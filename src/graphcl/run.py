@@ -568,8 +568,7 @@ class Run:
             keep: how many versions are kept beside the training; the oldest are removed.
             verbose: show progress on stderr.
             on_note: is told what is noticed in the tables.
-            options: as of `read_tables`. `until` moves the day forward; without tables, those of
-                the training are read again.
+            options: as of `read_tables`; `until` alone reads the training's again, as of a later day.
         """
         from graphcl.devices import resolve_device
         from graphcl.updating.run import update_run

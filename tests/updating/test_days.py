@@ -11,7 +11,7 @@ from graphcl import GraphCL, Run, read_tables
 from graphcl.cli.main import run
 from graphcl.errors import GraphCLError
 from graphcl.runs.nodes import trained_tables
-from graphcl.updating.days import is_earlier
+from graphcl.updating.run import _is_earlier
 from tests.streams import UNTIL, changed_future, known, stream, table
 
 LATER, LATEST = "2025-03-14", "2025-03-31"
@@ -166,4 +166,4 @@ def test_a_run_that_no_table_made_has_no_day(tmp_path, monkeypatch):
      ("2025-03-01T10:00+02:00", "2025-03-01T09:00Z", True), ("7", "11", True), ("7", "7.0", False)],
 )  # fmt: skip
 def test_days_are_compared_as_times(day, other, earlier):
-    assert is_earlier(day, other) == earlier
+    assert _is_earlier(day, other) == earlier

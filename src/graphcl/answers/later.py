@@ -36,6 +36,7 @@ from graphcl.tabular.build import load_met, load_tables
 
 Array = npt.NDArray[Any]
 LATER = "labels that came later"
+MOST_NEW, MOST_TYPED = 2000, 200  # later nodes that are embedded, each alone; others are not scored
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,6 +171,9 @@ def predict_after(
     known = known_labels(own.y, own.ids, own.class_names)
     truth = known_labels(late.y, late.ids, late.class_names)
     rows = np.flatnonzero(truth.known & ~((places >= 0) & known.known[places]))
+    new, random = np.flatnonzero(places[rows] < 0), np.random.default_rng(seed)
+    most = MOST_NEW if graph.is_plain else MOST_TYPED
+    rows = np.delete(rows, random.permutation(new)[most:])
     if not len(rows):
         raise GraphError(
             f"{graph.name}: no label came after {later.after}; {option('label_time')} says when "

@@ -234,9 +234,8 @@ class EdgeList:
             if kept == prepared.columns:
                 aged = None
             elif aged is None:
-                column = option("time", prepared.columns[-1].name, of=found.name)
-                said = "has no times, which edges had in training; name them:"
-                self.problems.append(Problem(f"{self.source.name}: {said} {column}"))
+                said = f"has no times {prepared.columns[-1].name!r}, which edges had in training"
+                self.problems.append(Problem(f"{self.source.name}: {said}"))
             prepared = replace(prepared, columns=kept) if kept else None
         elif options.edge_preparations is not None:
             aged = None
@@ -269,9 +268,8 @@ class EdgeList:
         made = features.preparation.features
         notes.insert(0, Usual(f"{counted(len(made), 'feature')} of each edge: {listed(made)}"))
         weight = [name for name in names if name.strip().lower() in table_columns.WEIGHTS]
-        if weight and weight[0] not in left:
-            said = f"{option('weight', weight[0])} makes it a weight"
-            notes.append(f"{weight[0]!r} is a feature; {said}")
+        for name in set(weight[:1]) - set(left):
+            notes.append(f"{name!r} is a feature; {option('weight', name)} makes it a weight")
         fates = outcomes(names, features.preparation.columns, fitted.missing, roles)
         return EdgeFeatures(features, notes, fates, aged)
 

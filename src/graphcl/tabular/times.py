@@ -28,7 +28,7 @@ from graphcl.tabular.preparation import AGE, Column
 from graphcl.tabular.report import Usual, refuse, short
 from graphcl.tabular.sources import Source
 
-TIME, LABELLED = "graphcl time", "graphcl label time"  # columns that opened tables have
+TIME, LABELLED = "time of the row", "time of the label"  # columns that opened tables have
 DAY = 86_400.0  # seconds
 Key = tuple[str, str]  # ``nodes`` or ``edges``, and the type or relation
 
