@@ -568,7 +568,7 @@ class Run:
             keep: how many versions are kept beside the training; the oldest are removed.
             verbose: show progress on stderr.
             on_note: is told what is noticed in the tables.
-            options: as of `read_tables`; `until` alone reads the training's again, as of a later day.
+            options: as of `read_tables`; `until` alone reads the training's again, as of that day.
         """
         from graphcl.devices import resolve_device
         from graphcl.updating.run import update_run

@@ -49,6 +49,7 @@ class Later:
         met: by type of `late`, whom its nodes were linked to when they came, as `Tables.met` says.
         places: by type, the row in `graph` of each node of `late`; −1 if it came later.
         after: the day.
+        structural: whether features are computed from edges; those of later nodes tell more.
     """
 
     graph: Graph
@@ -56,6 +57,7 @@ class Later:
     met: dict[str, Any]
     places: dict[str, Array]
     after: str
+    structural: bool
 
 
 def read_later(run: Path, after: Any) -> Later:
@@ -81,7 +83,7 @@ def read_later(run: Path, after: Any) -> Later:
         )
         for kind, own in graph.nodes.items()
     }
-    return Later(graph, late, met, places, str(after))
+    return Later(graph, late, met, places, str(after), options.features != "columns")
 
 
 def links_after(
@@ -172,7 +174,7 @@ def predict_after(
     truth = known_labels(late.y, late.ids, late.class_names)
     rows = np.flatnonzero(truth.known & ~((places >= 0) & known.known[places]))
     new, random = np.flatnonzero(places[rows] < 0), np.random.default_rng(seed)
-    most = MOST_NEW if graph.is_plain else MOST_TYPED
+    most = (0 if later.structural else MOST_NEW) if graph.is_plain else MOST_TYPED
     rows = np.delete(rows, random.permutation(new)[most:])
     if not len(rows):
         raise GraphError(
