@@ -6,8 +6,8 @@ usage: python -m benchmarks.predictions run FOLDER --out ROWS.jsonl [--seeds 0 1
 
 FOLDER holds graphs as `graphs/` in the folder GRAPHCL_DATA does. For every graph and seed, an
 encoder is trained by the recipe `default`. Then 5, 20 and 100 nodes of each class keep their label,
-at most half of a class, in one to four draws; a graph that has a published split also keeps those of
-its train and validation nodes. One row for each of these and each system, measured on all other
+at most half of a class, in one to four draws; a graph that has a published split also keeps those
+of its train and validation nodes. One row for each of these and each system, measured on all other
 labelled nodes (of a split, its test nodes):
 
 - graphcl: `graphcl.predict`.

@@ -45,6 +45,14 @@ DIRECTED = {
 WEIGHTED = {"w.csv": "source,target,w\nn0,n1,1\nn1,n2,2"}
 TAGGED = {"t.csv": "id,tag\n" + "".join(f"n{one},{'xy'[one % 2]}\n" for one in range(12))}
 AGAIN = "update run --retrain --epochs 1"
+DATED = {
+    "n.csv": "id,v,at\n" + "".join(f"n{one},{one},2025-01-{one + 1:02}\n" for one in range(12)),
+    "e.csv": "a,b,day\n"
+    + "".join(f"n{one},n{one // 2},2025-01-{one + 1:02}\n" for one in range(1, 12))
+    + "n0,n4,2025-01-20\n",
+}
+DAYS = f"train e.csv --nodes n.csv --time at --time day --until 2025-01-15 --out dated {SMALL}"
+MOVED = f"{DAYS}; update dated --until 2025-01-22"
 BARE = "ring.csv --nodes people.csv --ignore topic"
 MANY = {
     "n.csv": "id,v,c\n" + "".join(f"{'abcd'[i] if i < 4 else i},{i},c{i}\n" for i in range(1100))
@@ -317,6 +325,35 @@ ROWS = [
         take="graphcl train .*?FILE",
         reads="t/recipe.toml",
     ),
+    # Times
+    Row(
+        "not with the ages of edges",
+        "check e.csv --nodes n.csv --time at --time day --features both",
+        DATED,
+        take="leave these out.*",
+    ),
+    Row(
+        "no table has times",
+        "check e.csv --nodes n.csv --until 2025-01-15",
+        DATED,
+        fill={"--time": "--time day"},
+        take="name their columns.*",
+    ),
+    Row(
+        "moves it forward, and --rollback",
+        "update dated --until 2025-01-10",
+        DATED,
+        take="and --rollback",
+        drop="--until 2025-01-10",
+        before=MOVED,
+    ),
+    Row(
+        "given with --evaluate",
+        "links dated --after 2025-01-15",
+        DATED,
+        take="with --evaluate",
+        before=MOVED,
+    ),
     # Runs
     Row(
         "graphcl predict RUN",
@@ -504,6 +541,12 @@ REASONS = {
         "--edges SOURCE:NAME",
         "bug: …",
         "…: does not say which graph it was trained on",
+        "--evaluate and --after",
+        "--time: … holds numbers",
+        "--until: times are",
+        "given with --type and --seed",
+        "left out with --until",
+        "…: no label came after",
     ),
     DESCRIBES: (
         "A folder of shards",
@@ -528,5 +571,7 @@ REASONS = {
         "graphcl tune",
         "graphcl training row",
         '"graphcl row"',
+        "With --after",
+        "--evaluate by pairs",
     ),
 }

@@ -69,6 +69,7 @@ SEVERAL = {
     "test_feature_scaling.py": "feature_scaling = auto, from training to the commands",
     "cli/test_wild_tables.py": "tables that change after the training, from train to embed",
     "tabular/test_typed.py": "tables of several types, through nodes, edges and options",
+    "updating/test_days.py": "updates that move the day forward",
     "updating/test_typed.py": "updates of graphs with types, from tables to versions",
     "tabular/test_vectors.py": "vectors beside a node table, the second half of `beside`",
     "tabular/test_odd_tables.py": "odd tables of every kind, by the hundred",

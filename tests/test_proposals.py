@@ -54,6 +54,8 @@ def as_typed(node):
         return None
     values = [one.value for one in node.keywords if one.arg == "of"] + node.args[1:]
     plain = all(isinstance(one, ast.Constant) for one in values)
+    if plain and any(one.value is False for one in values):
+        return option_of(f"no_{node.args[0].value}")
     given = "=".join(one.value for one in values if one.value is not True) if plain else "…"
     return f"{option_of(node.args[0].value)} {given}".strip()
 
@@ -185,7 +187,7 @@ def proposed(message, words):
         name
         for one in COMMANDS[words[0]].params
         if getattr(one, "is_flag", False)
-        for name in one.opts
+        for name in (*one.opts, *one.secondary_opts)
     }
     for found in re.finditer(r"(?<![\w-])(--[a-z][a-z-]*[a-z])(?![\w:-])", message):
         value = re.match(r" ((?:\"[^\"]*\"|'[^']*'|[^\s;,\"')])+|,)", message[found.end() :])

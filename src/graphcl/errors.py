@@ -146,15 +146,15 @@ def option(name: str, value: Any = None, *, of: str = "", written: str = "") -> 
 
     Args:
         name: the keyword in Python.
-        value: None leaves it out; True is a flag on the command line.
+        value: None leaves it out; True and False are flags on the command line.
         of: the type or relation that the value is of.
         written: the value as a shell takes it, unless it is to be quoted as usual.
     """
     if not is_command():
         value = [value] if value is not None and name in _LISTS else value
         return name if value is None else f"{name}={ ({of: value} if of else value)!r}"
-    if value is None or value is True:
-        return option_of(name)
+    if value is None or isinstance(value, bool):
+        return option_of(name if value is not False else f"no_{name}")
     text = " ".join(str(value).split())
     written = written or (text if text.isidentifier() else shlex.quote(text))
     return f"{option_of(name)} {of}{'=' if of else ''}{written}"

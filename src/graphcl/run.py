@@ -35,7 +35,7 @@ from graphcl.tabular.options import TableOptions
 if TYPE_CHECKING:  # each is imported by the answer that needs it
     from graphcl.answers.grouping import Groups
     from graphcl.answers.linking import LinkEvaluation, Links
-    from graphcl.answers.prediction import Estimates, Predictions
+    from graphcl.answers.predicted import Estimates, Predictions
     from graphcl.answers.similar import Neighbours
     from graphcl.estimator import GraphCL
     from graphcl.graphs.graph import Graph
@@ -283,10 +283,6 @@ class Run:
             on_note: is told if the graph cannot be read; own columns then tell nothing.
             asked: `wanted`, `precision`, `cost`, `shares`, `using`, `rivals`, `why`, `level`,
                 `label_kind` and `seed`, as of `graphcl.predict`.
-
-        Raises:
-            RunError: the run has no labels, or no split to learn from.
-            GraphError: the labels do not fit the nodes.
         """
         from graphcl.answers.evidence import embedding_parts
         from graphcl.answers.prediction import predict_nodes
@@ -427,6 +423,7 @@ class Run:
         share: float = 0.1,
         negatives: int = 100,
         relation: str | None = None,
+        after: Any = None,
         seed: int = 0,
         verbose: bool | None = None,
     ) -> "LinkEvaluation":
@@ -436,16 +433,29 @@ class Run:
             share: of the linked pairs that are removed, each among `negatives` that are not linked.
             negatives: how many.
             relation: of a graph with types: which; not needed if it has one.
+            after: judge pairs that were linked after this day; nothing of it is seen in training.
             seed: decides which pairs are removed.
             verbose: show progress; None does so in terminals and notebooks.
         """
+        from graphcl.answers.later import links_after
         from graphcl.answers.linking import evaluate_links
         from graphcl.estimator import GraphCL
 
-        model = GraphCL.load(self.folder, device=self.device)
-        model.verbose = verbose
+        model = GraphCL.load(self.folder, device=self.device).set_params(verbose=verbose)
         how: Any = {"share": share, "negatives": negatives, "relation": relation, "seed": seed}
-        return evaluate_links(model, self.one_graph(), **how)
+        if after is None:
+            return evaluate_links(model, self.one_graph(), **how)
+        return links_after(self.folder, model, after, **how)
+
+    def predict_later(
+        self, after: Any, *, node_type: str | None = None, seed: int = 0, verbose: Any = None
+    ) -> "Predictions":
+        """Predicts labels that came after a day by what was known: see `graphcl.answers.later`."""
+        from graphcl.answers.later import predict_after
+        from graphcl.estimator import GraphCL
+
+        model = GraphCL.load(self.folder, device=self.device).set_params(verbose=verbose)
+        return predict_after(self.folder, model, after, node_type=node_type, seed=seed)
 
     def report(
         self,
@@ -474,9 +484,6 @@ class Run:
             seed: decides the map, groups and samples.
             overwrite: replace an existing file.
             on_note: is told what is left out, and why.
-
-        Raises:
-            GraphCLError: the graph does not fit the run, or the file is there.
         """
         from graphcl.answers.inputs import columns_of_run
         from graphcl.reporting.contents import Sharded
@@ -543,27 +550,22 @@ class Run:
     ) -> "Update":
         """Brings the run up to date with a graph that has changed; makes a new version of it.
 
-        Nodes whose L-hop surroundings changed are embedded again, no others. The result is that of
-        embedding the new graph whole, to 1e-6 of the largest number. Features are prepared and
-        scaled as in training. Whatever reads the run uses the new version from then on.
+        Those nodes whose L-hop surroundings changed are embedded again. The result is that of
+        embedding the new graph whole, to 1e-6 of the largest. `rollback` goes back.
 
         Args:
-            nodes: a table of new nodes, and of known ones whose features change, as `read_tables`
-                takes it. Columns that it lacks keep their values. Of a graph with types, tables by
-                type; likewise `remove_nodes`, and `edges` and `remove_edges` by relation.
+            nodes: a table of new nodes, and of known ones whose features are replaced; columns that
+                it lacks keep their values. Of a graph with types, tables by type; likewise
+                `remove_nodes`, and `edges` and `remove_edges` by relation.
             edges: a list of new edges; of one that is there, the weight is replaced.
             remove_nodes: a table with a column of ids, or a list of ids.
             remove_edges: a list of edges to remove, before new ones are added.
-            retrain: go on training from the weights, embed all nodes, and turn the new space to the
-                old one by orthogonal Procrustes on nodes that did not change.
+            retrain: go on training, embed all nodes, and turn the new space to the old one.
             epochs: of `retrain`; None is a tenth of the training's.
             keep: how many versions are kept beside the training; the oldest are removed.
             verbose: show progress on stderr.
             on_note: is told what is noticed in the tables.
-            options: as of `read_tables`: `id_column`, `label`, ….
-
-        Raises:
-            GraphCLError: the tables do not fit the graph or the run. Nothing is changed then.
+            options: as of `read_tables`; `until` alone reads the training's again, as of that day.
         """
         from graphcl.devices import resolve_device
         from graphcl.updating.run import update_run
@@ -586,15 +588,10 @@ class Run:
         )
 
     def rollback(self, version: int | None = None) -> int:
-        """Makes an earlier version the one in use, by default the one before; returns its number.
-
-        Raises:
-            RunError: there is no such version.
-        """
+        """Makes an earlier version the one in use, by default the one before; returns it."""
         return versions.rollback(self.path, version)
 
     def _places(self, nodes: Nodes, ids: Any, rows: Any) -> Array:
         """Returns the rows of some nodes, which are given by ids or by rows; None are all."""
         found = Ids(nodes.ids).chosen(ids, rows, str(self._shards or self.path), RunError)
-        every = np.arange(nodes.num_nodes)
-        return found if isinstance(found, np.ndarray) else every[found or slice(None)]
+        return np.arange(nodes.num_nodes)[slice(None) if found is None else found]

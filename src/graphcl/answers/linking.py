@@ -91,6 +91,7 @@ class LinkEvaluation(Answer):
         negatives: pairs that are not linked, per removed pair.
         share: of the linked pairs that was removed.
         seed: decides which.
+        after: the day after which the pairs were linked; empty if they were removed at random.
     """
 
     scores: dict[str, LinkScores]
@@ -98,6 +99,7 @@ class LinkEvaluation(Answer):
     negatives: int
     share: float
     seed: int
+    after: str = ""
 
     def columns(self) -> dict[str, Any]:
         """Returns a row per score."""
@@ -354,6 +356,7 @@ def evaluate_links(
     negatives: int = 100,
     seed: int = 0,
     relation: str | None = None,
+    held: HeldOutEdges | None = None,
 ) -> LinkEvaluation:
     """Says what link scores are worth on a graph, on edges that nothing has seen.
 
@@ -372,6 +375,7 @@ def evaluate_links(
         negatives: pairs per removed pair.
         seed: decides which pairs.
         relation: of a typed graph: the name of the relation; not needed if it has one.
+        held: links to judge instead; nothing is removed then.
     """
     from sklearn.base import clone
 
@@ -381,7 +385,8 @@ def evaluate_links(
     typed = relation is not None or not graph.is_plain
     if typed:
         relation = ":".join(meant_relation(graph, relation).key)
-    held = hold_out_edges(graph, relation, share=share, negatives=negatives, seed=seed)
+    if held is None:
+        held = hold_out_edges(graph, relation, share=share, negatives=negatives, seed=seed)
     trained = clone(model).set_output(transform="default").fit(held.graph)
     z, pairs = trained.transform(held.graph), held.pairs
     left = held.relation if typed else None

@@ -80,6 +80,14 @@ def links(
             rich_help_panel=_EVALUATION,
         ),
     ] = 100,
+    after: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATE",
+            help="--evaluate by pairs that were linked after this day, as of which it trains.",
+            rich_help_panel=_EVALUATION,
+        ),
+    ] = None,
     relation: Annotated[
         str | None,
         typer.Option(help="Of a typed graph: the relation, NAME or SOURCE:NAME:TARGET."),
@@ -120,6 +128,8 @@ def links(
 
         graphcl links runs/mine --evaluate
 
+        graphcl links runs/mine --evaluate --after 2026-03-31
+
         graphcl links runs/mine --by adamic_adar -k 100
 
         graphcl links runs/shop --relation buys --node "Ada Lovelace" -k 5
@@ -128,10 +138,12 @@ def links(
     asked = [bool(node), pairs is not None, evaluate]
     require(sum(asked) <= 1, "links", "--node, --pairs and --evaluate", "one of them", asked)
     require(not (evaluate and out), "links", "--out", "left out with --evaluate", str(out))
+    require(evaluate or after is None, "links", "--after", "given with --evaluate", after)
     check_out(out, overwrite=overwrite)
     asked_of = open_run(run, ("links",), graph, tables, device=device)
     if evaluate:
         how: dict[str, Any] = {"share": share, "negatives": negatives, "seed": seed}
+        how["after"] = after
         judged = asked_of.evaluate_links(relation=relation, verbose=True, **how)
         _keep_evaluation(asked_of, judged, asked_of.relation(relation), as_json=as_json)
         return
@@ -238,8 +250,9 @@ def _table(found: "LinkEvaluation") -> str:
         ]
         for name, one in found.scores.items()
     ]
+    how = f"linked after {found.after}" if found.after else "removed before training"
     about = (
-        f"{counted(found.held_out, 'linked pair')} ({found.share:.0%}) removed before training, "
+        f"{counted(found.held_out, 'linked pair')} ({found.share:.0%}) {how}, "
         f"each ranked among {found.negatives} pairs that are not linked; seed {found.seed}"
     )
     return "\n".join([*aligned([head, *rows]), about])

@@ -20,14 +20,14 @@ from graphcl.cli.answers import (
 )
 from graphcl.cli.options import JsonOption, RunGraphOption
 from graphcl.cli.table_options import takes_tables
-from graphcl.errors import GraphError, ParameterError, RunError
+from graphcl.errors import GraphError, ParameterError, RunError, require
 from graphcl.files.records import aligned, read_pairs, records
 from graphcl.run import Run
 from graphcl.runs.nodes import is_labelled
 from graphcl.tabular.options import TableOptions, counted
 
 if TYPE_CHECKING:
-    from graphcl.answers.prediction import Estimates, Predictions
+    from graphcl.answers.predicted import Estimates, Predictions
 
 SHOWN = 10
 RIVAL_COLUMNS = ("accuracy", "macro_f1", "log_loss", "mae", "rmse")
@@ -91,6 +91,16 @@ def predict(
     level: Annotated[
         float, typer.Option(help="Of a number: how often it is to be within its interval.")
     ] = 0.9,
+    evaluate: Annotated[
+        bool, typer.Option("--evaluate", help="With --after: score labels that came later.")
+    ] = False,
+    after: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATE",
+            help="Train, embed and learn as of this day, and predict the labels that came later.",
+        ),
+    ] = None,
     out: AnswerOption = None,
     overwrite: OverwriteOption = False,
     node_type: TypeOption = None,
@@ -122,29 +132,29 @@ def predict(
 
         graphcl predict runs/cora --learn train --json
 
+        graphcl predict runs/mine --evaluate --after 2026-03-31
+
         graphcl predict runs/big --embeddings shards.parquet --labels some.csv --out topics.parquet
     """
+    both = evaluate == (after is not None)
+    require(both, "predict", "--evaluate and --after", "given together", after)
+    given = (labels, everything, graph, embeddings, wanted, precision, cost, shares, using)
+    alone = after is None or not (any(given) or tables.given())
+    require(alone, "predict", "--after", "given with --type and --seed alone", after)
     check_out(out, overwrite=overwrite)
     asked = open_run(run, ("predict",), graph, tables, embeddings=embeddings)
     folder = asked.type_folder(node_type, is_labelled)
-    found = _predicted(
-        asked,
-        labels,
-        nodes="all" if everything else "unlabelled",
-        learn=learn,
-        node_type=asked.type_of(folder),
-        seed=seed,
-        wanted=wanted,
-        precision=precision,
-        cost=_costs(cost),
-        shares=_shares(shares),
-        using=using,
-        rivals=rivals,
-        why=why,
-        label_kind=label_kind,
-        level=level,
-        on_note=lambda text: print(f"predict: {text}", file=sys.stderr),
-    )
+    how: dict[str, Any] = {"node_type": asked.type_of(folder), "seed": seed}
+    found: Predictions | Estimates
+    if after is not None:
+        found = asked.predict_later(after, verbose=True, **how)
+    else:
+        how |= {"wanted": wanted, "precision": precision, "cost": _costs(cost), "why": why}
+        how |= {"shares": _shares(shares), "using": using, "rivals": rivals}
+        how |= {"label_kind": label_kind, "level": level}
+        how |= {"nodes": "all" if everything else "unlabelled", "learn": learn}
+        how["on_note"] = lambda text: print(f"predict: {text}", file=sys.stderr)
+        found = _predicted(asked, labels, **how)
     give_answer(
         asked,
         "predict",
@@ -154,6 +164,7 @@ def predict(
         shown=_lines(found),
         out=out,
         as_json=as_json,
+        keep=after is None,
         folder=folder,
     )
 
@@ -214,7 +225,7 @@ def _shares(text: str | None) -> dict[str, float] | None:
 
 def summary(found: "Predictions | Estimates") -> dict[str, Any]:
     """Returns the figures that are printed as JSON and kept for the report."""
-    from graphcl.answers.prediction import Estimates
+    from graphcl.answers.predicted import Estimates
 
     rivals = [{"name": one.name, "score": one.score, **asdict(one.error)} for one in found.rivals]
     about: dict[str, Any] = {
@@ -239,7 +250,7 @@ def summary(found: "Predictions | Estimates") -> dict[str, Any]:
 
 
 def _text(found: "Predictions | Estimates") -> str:
-    from graphcl.answers.prediction import Estimates
+    from graphcl.answers.predicted import Estimates
 
     if isinstance(found, Estimates):
         lines = [f"{counted(len(found), 'number')} predicted"]
@@ -250,7 +261,10 @@ def _text(found: "Predictions | Estimates") -> str:
     classes = counted(found.known.shape[1], "class", "classes")
     learned = classes if not found.several else "several labels per node"
     lines = [f"{counted(len(found), 'node')} predicted; {learned}"]
-    for error, what in ((found.error, HELD_OUT), (found.test, TEST)):
+    tested = TEST
+    if found.test is not None and "later" in found.test.how:
+        tested = ("label that came later", "labels that came later")
+    for error, what in ((found.error, HELD_OUT), (found.test, tested)):
         if error is not None:
             lines.append(error_line(asdict(error), what, several=found.several))
     if found.error is None:

@@ -25,9 +25,10 @@ from graphcl.tabular.options import (
 )
 from graphcl.tabular.report import ColumnOutcome, TableReport, Usual
 
-_FILES, _LABELS, _COLUMNS_PANEL = (
+_FILES, _LABELS, _TIMES, _COLUMNS_PANEL = (
     f"{TABLES}: files and features",
     f"{TABLES}: ids, labels and weights",
+    f"{TABLES}: as of a day",
     f"{TABLES}: columns of the nodes",
 )
 _MANY_COLUMNS, _MOST_LINES, _MOST_ALIKE = 20, 40, 3
@@ -136,6 +137,25 @@ _OPTIONS: dict[str, Any] = {
         metavar="FORMAT",
     ),
     "ignore": _option(_COLUMNS, "Leave a column out; repeatable.", metavar="COLUMN"),
+    "time": _option(
+        _COLUMNS,
+        "Column that says when a row came, of nodes or edges; repeatable.",
+        metavar="[NAME=]COLUMN",
+        panel=_TIMES,
+    ),
+    "label_time": _option(
+        _COLUMNS,
+        "Column of the nodes that says when their labels came. (default: with their nodes)",
+        metavar="[TYPE=]COLUMN",
+        panel=_TIMES,
+    ),
+    "until": _option(
+        str | None,
+        "Leave out what came later: a date, a time or a number. (default: the latest row)",
+        metavar="DATE",
+        panel=_TIMES,
+    ),
+    "age": _option(bool, "The time since an edge came is a feature of it.", panel=_TIMES),
     "missing": _option(
         str,
         f"Missing values: {MISSING[1]} them, or fill in {' or '.join(MISSING[2:])}; auto: the mean "

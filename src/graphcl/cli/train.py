@@ -285,7 +285,8 @@ def _load(
     graph, report = read_tables(None if whole else name, replace(tables, inductive=inductive))
     if first_process():
         print_notes(report)
-    return graph, Origin(name, graph_fingerprint(graph), tables.record())
+    dated = replace(tables, until=report.until or None)  # the latest row's, if none is given
+    return graph, Origin(name, graph_fingerprint(graph), dated.record())
 
 
 def _text(result: "TrainingResult", out: Path) -> str:

@@ -32,6 +32,7 @@ from graphcl.kernels.columns import ColumnTransform
 from graphcl.kernels.features import UNIT
 from graphcl.kernels.stored_features import StoredFeatures, mean_of_neighbourhoods
 from graphcl.store.columns import Ids
+from graphcl.tabular.times import has_age_alone
 
 Rows = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
@@ -126,7 +127,7 @@ class Live:
             key = self.graph.relation(relation).key
             if key not in own:
                 raise GraphError(f"embed_new: {relation} does not join {self.nodes.name} nodes")
-            if own[key].edge_features is not None:
+            if own[key].edge_features is not None and not has_age_alone(own[key]):
                 raise GraphError(
                     f"embed_new: edges of {relation} have features; such a node joins by update"
                 )
@@ -177,7 +178,9 @@ class Live:
             if weights is not None and not weighted:
                 raise GraphError(f"embed_new: edges of {key[1]} have no weights; leave them out")
             given = np.array([*listed.values()], np.float32) if weighted else None
-            joined[key] = EdgeDelta(pairs, given)
+            new_edges = np.zeros((len(pairs), 1), np.float32)  # of no age
+            aged = self.graph.relations[key].edge_features is not None
+            joined[key] = EdgeDelta(pairs, given, new_edges if aged else None)
         new = NodeDelta(count, None if own.x is None else features)
         grown = change_graph(part, Delta({own.name: new}, joined)).graph
         new_rows = {own.name: np.arange(first, first + count)}

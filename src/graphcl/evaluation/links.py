@@ -90,6 +90,7 @@ def hold_out_edges(
     share: float = 0.1,
     negatives: int = 100,
     seed: int = 0,
+    held: Array | None = None,
 ) -> HeldOutEdges:
     """Removes a share of the linked pairs at random, and draws pairs that are not linked.
 
@@ -104,6 +105,7 @@ def hold_out_edges(
         negatives: pairs per removed pair, with the same source and a target drawn evenly among all
             nodes that no edge joins to it, in any direction. A node may be drawn twice.
         seed: decides both.
+        held: the `pair_codes` of pairs to remove instead of a share of them.
 
     Raises:
         GraphError: too few edges, or a source that is linked to all targets.
@@ -117,11 +119,11 @@ def hold_out_edges(
     codes = {key: pair_codes(one, whole) for key, one in graph.relations.items()}
     targets = len(whole.indptr) - 1
     listed = np.unique(codes[whole.key])
-    count = round(share * len(listed))
-    if count < 1 or count >= len(listed):
+    count = round(share * len(listed)) if held is None else len(held)
+    if held is None and not 1 <= count < len(listed):
         number = counted(len(listed), "linked pair")
         raise GraphError(f"{name}: {number}: too few to hold out {share:.0%}")
-    held = np.sort(random.choice(listed, count, replace=False))
+    held = np.sort(random.choice(listed, count, replace=False)) if held is None else np.sort(held)
     edges = np.stack([held // targets, held % targets], axis=1)
     linked = np.unique(np.concatenate([one for one in codes.values() if one is not None]))
     if whole.source == whole.target:

@@ -159,6 +159,26 @@ def if_readable(
         return None, str(error)
 
 
+def run_tables(run: Path) -> tuple[str, TableOptions]:
+    """Returns the list of edges that a run was trained on, and how its tables are read.
+
+    Args:
+        run: the run, or the folder of one of its versions, which may be as of a later day.
+
+    Raises:
+        UntrustedRunError: the tables are not read on the word of the run.
+        RunError: it was trained on something else.
+    """
+    root = run_root(run)
+    config, trained = runs.read_config(root, baselines=True), trained_tables(run)
+    if not config.origin.tables or trained is None:
+        raise RunError(f"{root}: was not trained on tables, so nothing says what came when")
+    if not (config.is_sealed and runs.read_config(run, baselines=True).is_sealed):
+        _require_harmless(root, config.origin, trained, lambda *_: "train it yourself")
+    source, options = _moved(root, config.origin.graph, trained)
+    return source, as_trained(run, options)
+
+
 def check_graph(run: Path, graph: AnyGraph, source: str = "this", name: str = "graph") -> None:
     """Refuses a graph that is not that of a run, or of one of its versions.
 

@@ -127,7 +127,7 @@ def write_types(folder: Path, graph: "Graph | GraphCollection", z: Any) -> None:
         for name, one in graph.nodes.items()
     }
     for place, relation in enumerate(graph.relations.values()):
-        prepared[_relation_folder(folder, place, relation.name)] = relation.preparation
+        prepared[relation_folder(folder, place, relation.name)] = relation.preparation
     for own, preparation in prepared.items():
         if preparation is not None:
             own.mkdir(parents=True, exist_ok=True)
@@ -146,7 +146,7 @@ def write_parted_types(folder: Path, parts: Path) -> None:
     for own in places.values():
         own.mkdir(parents=True, exist_ok=True)
     for place, relation in enumerate(runs.read_schema(folder).get("relations", [])):
-        own = _relation_folder(folder, place, relation["name"])
+        own = relation_folder(folder, place, relation["name"])
         places[parts / edges_name(place)] = own
     for source, own in places.items():
         preparation = read_preparation(source)
@@ -155,7 +155,8 @@ def write_parted_types(folder: Path, parts: Path) -> None:
             write_preparation(own, preparation)
 
 
-def _relation_folder(run: Path, place: int, name: str) -> Path:
+def relation_folder(run: Path, place: int, name: str) -> Path:
+    """Returns the folder with the preparation of a list of edges."""
     return run / RELATIONS / _folder(place, name)
 
 
@@ -180,13 +181,16 @@ def trained_tables(run: Path) -> "TableOptions | None":
         known = isinstance(listed, list) and all(isinstance(one, dict) for one in listed)
         for place, one in enumerate(listed if known else []):
             key = ":".join(str(one.get(part)) for part in ("source", "name", "target"))
-            of_edges[key] = read_preparation(_relation_folder(run, place, str(one.get("name"))))
+            of_edges[key] = read_preparation(relation_folder(run, place, str(one.get("name"))))
         for kind, each in (("preparations", found), ("edge_preparations", of_edges)):
             prepared[kind] = {name: one for name, one in each.items() if one is not None}
     if not config.origin.tables and own is None and not any(prepared.values()):
         return None
     try:
-        return TableOptions.from_record(config.origin.tables or "{}", own, **prepared)
+        options = TableOptions.from_record(config.origin.tables or "{}", own, **prepared)
+        if types == [NODE] and not options.is_typed:  # its edges have ages; its table has no type
+            options = replace(options, preparation=prepared["preparations"].get(NODE))
+        return options
     except ValueError:
         raise RunError(f"{run / runs.CONFIG}: [run] tables is damaged") from None
 

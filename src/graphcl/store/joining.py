@@ -43,7 +43,7 @@ def whole(
         for column in ("x", "y", *MASKS, "node_ids"):
             if column in fields and len(parts) > 1:
                 table = stacked([one.fields[column] for one in each])
-                fields[column] = _in_order(table, rows[name])
+                fields[column] = in_order(table, rows[name])
         types[name] = fields
     edges = {}
     for key, about in store.relations.items():
@@ -107,7 +107,7 @@ def stacked(tables: Sequence[Any]) -> Any:
     return np.concatenate(tables)
 
 
-def _in_order(table: Any, rows: IntArray | None) -> Any:
+def in_order(table: Any, rows: IntArray | None) -> Any:
     """Returns a table with row u at ``rows[u]``."""
     if rows is None:
         return table

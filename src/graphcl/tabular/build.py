@@ -7,6 +7,7 @@ as it comes out. A store is what `load_tables` would read and `save` would write
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from graphcl.tabular.originals import read_cells
 from graphcl.tabular.preparation import read_preparation, write_preparation
 from graphcl.tabular.report import EdgeCounts, TableReport, Usual, said_of, say_isolated
 from graphcl.tabular.tables import Tables, open_tables
+from graphcl.tabular.times import ages
 
 JOINING = 3  # times the size of its files: what a graph in parts takes while it is joined
 
@@ -86,6 +88,13 @@ def load_tables(edges: Any, options: TableOptions) -> tuple[Graph, TableReport]:
     """
     with open_tables(edges, options) as tables:
         return fill_graph(tables, _further(tables)), tables.report
+
+
+def load_met(edges: Any, options: TableOptions) -> tuple[Graph, dict[str, Any]]:
+    """Returns what `load_tables` does, and by type what `Tables.met` does."""
+    with open_tables(edges, options) as tables:
+        graph = fill_graph(tables, _further(tables))
+        return graph, {kind: tables.met(kind) for kind in graph.nodes}
 
 
 def check_tables(edges: str, options: TableOptions) -> tuple[dict[str, int], TableReport]:
@@ -215,8 +224,15 @@ def _further(tables: Tables) -> int:
     """Returns how many features are computed from edges; a plain graph needs some of any kind."""
     if tables.typed:
         return 0
-    nodes = tables.plain
-    further = len(FEATURE_NAMES) if nodes.options.features in ("structural", "both") else 0
+    nodes, how = tables.plain, tables.plain.options.features
+    if tables.lists[0].age is not None:  # edges have a feature; a type without any is filled in
+        if how == "both":
+            raise GraphError(
+                f"{option('features', 'both')}: not with the ages of edges; leave these out: "
+                f"{option('age', False)}"
+            )
+        return 0
+    further = len(FEATURE_NAMES) if how in ("structural", "both") else 0
     if not nodes.num_features + further:
         none = nodes.options.nodes is None
         what = "no node table" if none else "no column that can be a feature"
@@ -277,9 +293,10 @@ def _fill_relation(
         table.create_pairs(one)
     where = "u <> v" if source == target else "true"
     (rows,) = duck.row(f"SELECT count(*) FROM pairs WHERE {where}")
-    width, loops = one.features.width, one.rows - rows
+    width, loops, time = one.features.width, one.rows - rows, one.features.age
+    age = None if time is None else partial(ages, time)
     key, counts = (source, one.name, target) if typed else EDGE, tables.report.counts
-    both = SymmetricEntries(duck, weighted, EdgeCounts() if typed else counts)
+    both = SymmetricEntries(duck, weighted, EdgeCounts() if typed else counts, age)
     undirected = not typed
     if source == target and typed and not table.options.directed and rows and not width:
         for _ in both:
@@ -306,15 +323,17 @@ def _fill_relation(
 
     indptr = fill_csr(
         into,
-        both if undirected else directed_entries(duck, where, weighted=weighted, features=features),
+        both
+        if undirected
+        else directed_entries(duck, where, weighted=weighted, features=features, age=age),
         rows=tables.nodes[target].num_nodes,
         most=2 * rows if undirected else rows,
-        dtype=np.int32 if store is not None and not typed else np.int64,
+        dtype=np.int32 if store is not None and not typed and age is None else np.int64,
         weighted=weighted,
-        width=width,
+        width=width + (age is not None),
         adjust=adjust,
     )
-    if undirected and typed:
+    if undirected and (typed or age is not None):
         from graphcl.store.moving import number_edges  # loops, which are compiled
 
         indices = into.read("indices")

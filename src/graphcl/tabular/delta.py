@@ -29,6 +29,7 @@ from graphcl.tabular.options import (
     LABELS,
     OF_BOTH,
     OF_EDGES,
+    TIMES,
     TableOptions,
     by_name,
 )
@@ -36,6 +37,7 @@ from graphcl.tabular.preparation import NUMBER, Column, Preparation
 from graphcl.tabular.report import Usual, listed
 from graphcl.tabular.sources import Source, open_source
 from graphcl.tabular.tables import open_tables
+from graphcl.tabular.times import has_age_alone
 
 Array = npt.NDArray[Any]
 _FAR = 1e38  # a column of unknown range
@@ -89,11 +91,15 @@ class NewEdges:
 
 @dataclass(eq=False)
 class NewTables:
-    """What tables of nodes and lists of edges say, by type and relation; lines for the user."""
+    """What tables of nodes and lists of edges say, by type and relation; lines for the user.
+
+    `until` is the time until which rows count, if they have times.
+    """
 
     nodes: dict[str, NewNodes] = field(default_factory=dict)
     edges: dict[Key, NewEdges] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    until: str = ""
 
 
 def read_new(
@@ -150,7 +156,7 @@ def read_new(
 def read_pairs(graph: Graph, options: TableOptions, edges: Mapping[Key, Any]) -> NewTables:
     """Reads lists of edges to remove, whose ends are nodes of the graph."""
     bare = {key: replace(one, edge_features=None) for key, one in graph.relations.items()}
-    unweighted = replace(options, weight=None)
+    unweighted = replace(options, weight=None, time=(), label_time=(), until=None)
     return _read(replace(graph, relations=bare), unweighted, {}, edges, "remove_edges")
 
 
@@ -194,6 +200,7 @@ def _read(
     report.types = {name: one for name, one in report.types.items() if name in chosen}
     said = [*report.first, *report.lines]
     found.notes = [line for line in said if not any(one in line for one in usual)]
+    found.until = report.until
     return found
 
 
@@ -204,8 +211,12 @@ def _plain_options(
     ends = ("source_column", "target_column")
     for one in chosen.values():
         own: dict[str, Any] = {**dict(zip(ends, _NO_EDGES, strict=True)), "weight": None}
-        return one.options if listed else replace(one.options, **own)
-    return TableOptions(**{name: getattr(options, name) for name in (*ends, "header", "weight")})
+        how = replace(one.options, age=False, preparations={})
+        return how if listed else replace(how, **own)
+    kept = (*ends, "header", "weight", "time", "until")
+    return TableOptions(
+        **{name: getattr(options, name) for name in kept}, age=False, preparations={}
+    )
 
 
 def _typed_options(
@@ -253,12 +264,16 @@ def _new_edges(own: Relation, listed: Relation, table: str) -> NewEdges:
     if listed.undirected:
         pairs = pairs[:, ::-1]
         once = np.flatnonzero(pairs[:, 0] < pairs[:, 1])
-    elif own.undirected and features is None:  # some edges may be listed in both directions
+    elif own.undirected and (features is None or has_age_alone(own)):
+        # Some edges may be listed in both directions.
         codes = np.sort(pairs, axis=1) @ np.array([len(listed.indptr) - 1, 1])
         _, once, places = np.unique(codes, return_index=True, return_inverse=True)
         if weight is not None:
             weight = weight.copy()
             weight[once] = np.bincount(places, weight)
+        if features is not None:
+            features = features.copy()
+            np.minimum.at(features, once[places], features.copy())
     return NewEdges(
         pairs[once],
         table,
@@ -306,7 +321,7 @@ def of_type(graph: Graph, options: TableOptions, name: str, table: Any) -> Table
             found[keyword] = tuple(own) if keyword in COLUMNS else own[0]
     if "label" in found:
         found |= {keyword: getattr(options, keyword) for keyword in LABELS}
-    found |= {keyword: getattr(options, keyword) for keyword in COMMON}
+    found |= {keyword: getattr(options, keyword) for keyword in (*COMMON, *TIMES)}
     prepared = (options.preparations or {}).get(name)
     return TableOptions(nodes=table, **found, preparation=prepared)
 
@@ -374,7 +389,8 @@ class _Columns:
         if own.y is not None and options.label_kind == "auto":  # as those that the graph has
             kind = "number" if own.has_number else "classes"
             self.options = replace(self.options, label_kind=kind)
-        used = {identity, *labels, *split, *ignored}
+        times = [text.rpartition("=")[2] for text in (*options.time, *options.label_time)]
+        used = {identity, *labels, *split, *ignored, *_found(source, times)}
         names = [name for name in source.columns if name not in used]
         if width == 0:
             self.options = replace(self.options, features="structural", preparation=None)

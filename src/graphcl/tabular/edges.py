@@ -6,7 +6,7 @@ it does not, the user must. A plain graph has one type and one relation, and not
 
 Further columns describe the edges of a typed graph: they become features by the same rules as those
 of a node table (`graphcl.tabular.fitting`). Those that are named like labels or splits are left
-out: as features they could leak.
+out: as features they could leak. The last feature is the time since an edge came.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,13 +20,12 @@ from graphcl.tabular import columns as table_columns
 from graphcl.tabular.columns import IdColumn, Listed, common_kind, named_type, singular
 from graphcl.tabular.duck import Duck, is_query, literal, quoted
 from graphcl.tabular.entries import MAX_NODES
-from graphcl.tabular.features import ColumnFeatures, NodeTable
+from graphcl.tabular.features import EdgeFeatures, NodeTable
 from graphcl.tabular.fitting import ApplyColumns, FitColumns, kinds_given
 from graphcl.tabular.nodes import NumberedNodes
 from graphcl.tabular.options import TableOptions, split_relation
-from graphcl.tabular.preparation import Preparation
+from graphcl.tabular.preparation import AGE, Column
 from graphcl.tabular.report import (
-    ColumnOutcome,
     Problem,
     TableReport,
     Usual,
@@ -38,34 +37,10 @@ from graphcl.tabular.report import (
     unknown_advice,
 )
 from graphcl.tabular.sources import Source
+from graphcl.tabular.times import TIME
 
 MOST_RELATIONS = 256  # values of a column that names relations
 ENDS = ("s", "t")  # the columns of both ends in the session
-
-
-@dataclass
-class EdgeFeatures:
-    """The features of one relation's edges.
-
-    Attributes:
-        features: what fills them; None if they have none.
-        notes: lines for the user.
-        fates: what became of each column.
-    """
-
-    features: ColumnFeatures | None = None
-    notes: list[str] = field(default_factory=list)
-    fates: list[ColumnOutcome] = field(default_factory=list)
-
-    @property
-    def preparation(self) -> Preparation | None:
-        """What turns the columns into features."""
-        return None if self.features is None else self.features.preparation
-
-    @property
-    def width(self) -> int:
-        """Number of features."""
-        return 0 if self.features is None else self.features.width
 
 
 @dataclass
@@ -112,18 +87,17 @@ class EdgeList:
         source: the list.
         options: of this list.
         types: the names of the types.
+        age: what turns the time of an edge into a feature; None without times.
 
     Attributes:
         said: the types of both ends, if they are given.
         relation_column: the one that names relations, or None.
-        columns: those of both ends.
-        weight: the column of weights, or None.
+        columns: those of both ends; `weight` is that of weights, or None.
         rows: how many it has.
         dangling: in a plain graph, rows that name a node that is not in the node table.
         types: the nodes of each type, once `find_relations` has been called.
         relations: those in the list; one, or one for each value of the column `options.relation`.
-        problems: what is wrong.
-        notes: what is said of the list.
+        problems: what is wrong; `notes` are what is said of the list.
     """
 
     def __init__(
@@ -134,10 +108,11 @@ class EdgeList:
         source: Source,
         options: TableOptions,
         types: Iterable[str],
+        age: Column | None = None,
     ) -> None:
         self.duck, self.text, self.given, self.source = duck, text, given, source
         self._file = given if isinstance(given, str) else "FILE"  # as messages name it
-        self.options, self.typed = options, options.is_typed
+        self.options, self.typed, self.age = options, options.is_typed, age
         self.said, self.name = split_relation(text, list(types))
         self.relation_column, self.columns, self.how = find_ends(source, options, types)
         find = _present if self.typed else table_columns.find
@@ -162,7 +137,9 @@ class EdgeList:
                 source = replace(source, decimals={weight: options.decimal})
             number = f"TRY_CAST({cells.plain(source, weight)} AS DOUBLE)"
             picked += f", {quoted(weight)} AS given, {number} AS w"
-        used = (start, end, weight, self.relation_column)
+        if source.time:
+            picked += f", {quoted(TIME)} AS m"
+        used = (start, end, weight, self.relation_column, TIME)
         rest = [name for name in source.columns if name not in used]
         if self.typed:
             self._further = rest
@@ -238,6 +215,7 @@ class EdgeList:
         self.duck.run("CREATE TABLE unknown (relation INT, place INT, id VARCHAR, row BIGINT)")
         self.relations = self._list_relations()
         for found in self.relations:
+            found.features.age = None if self.typed else self.age
             found.rows = self.rows
             if found.value is not None:
                 (found.rows,) = self.duck.row(f"SELECT count(*) FROM edges WHERE {found.where}")
@@ -248,11 +226,21 @@ class EdgeList:
                 found.features = self._find_features(found)
 
     def _find_features(self, found: FoundRelation) -> EdgeFeatures:
-        """Finds what the further columns of a relation's edges become."""
+        """Finds what the further columns of a relation's edges become, and their times."""
         duck, names, options = self.duck, self._further, self.options
-        prepared = (options.edge_preparations or {}).get(found.key)
+        prepared, aged = (options.edge_preparations or {}).get(found.key), self.age
+        if prepared is not None:
+            kept = tuple(one for one in prepared.columns if one.kind != AGE)
+            if kept == prepared.columns:
+                aged = None
+            elif aged is None:
+                said = f"has no times {prepared.columns[-1].name!r}, which edges had in training"
+                self.problems.append(Problem(f"{self.source.name}: {said}"))
+            prepared = replace(prepared, columns=kept) if kept else None
+        elif options.edge_preparations is not None:
+            aged = None
         if prepared is None and (options.edge_preparations is not None or not names):
-            return EdgeFeatures()
+            return EdgeFeatures(age=aged)
         view, left = f"edge_columns_{found.number}", dict[str, str]()
         columns = ", ".join(f"c{place} AS {quoted(name)}" for place, name in enumerate(names))
         if columns:
@@ -260,37 +248,30 @@ class EdgeList:
         kinds = {name: self.source.columns[name] for name in names}
         source = replace(self.source, relation=view, columns=kinds, nodes=None, stable=True)
         table, session = NodeTable(duck, source), f"edges_{found.number}_"
-        fitted: ApplyColumns | FitColumns
         if prepared is not None:
-            fitted = ApplyColumns(duck, table, prepared, session)
+            fitted: Any = ApplyColumns(duck, table, prepared, session)
         else:
             left = dict.fromkeys(self._named("ignore"), "left out, as you asked")
             for name in names:
                 if what := table_columns.looks_like(self.source, name):
                     left.setdefault(name, f"named like a {what}: left out")
             given, plain = kinds_given(source.name, self._named), replace(options, split=None)
-            used = set(left) - set(given)
-            fitted = FitColumns(
-                duck, table, plain, used=used, given=given, session=session, leaks=False
-            )
+            how: Any = {"used": set(left) - set(given), "given": given, "leaks": False}
+            fitted = FitColumns(duck, table, plain, session=session, **how)
         self.problems += fitted.problems
         roles = left | dict.fromkeys(fitted.empty, "empty: left out")
         features, notes = None if fitted.problems else fitted.features, list[str]()
-        notes += [
-            f"column {name!r} is {why}" for name, why in left.items() if why.startswith("named")
-        ]
-        notes += fitted.notes
+        leaks = [pair for pair in left.items() if pair[1].startswith("named")]
+        notes += [f"column {name!r} is {why}" for name, why in leaks] + fitted.notes
         if features is None or not features.width:
-            return EdgeFeatures(None, notes, outcomes(names, (), fitted.missing, roles))
+            return EdgeFeatures(None, notes, outcomes(names, (), fitted.missing, roles), aged)
         made = features.preparation.features
         notes.insert(0, Usual(f"{counted(len(made), 'feature')} of each edge: {listed(made)}"))
         weight = [name for name in names if name.strip().lower() in table_columns.WEIGHTS]
-        if weight and weight[0] not in left:
-            notes.append(
-                f"{weight[0]!r} is a feature; {option('weight', weight[0])} makes it a weight"
-            )
+        for name in set(weight[:1]) - set(left):
+            notes.append(f"{name!r} is a feature; {option('weight', name)} makes it a weight")
         fates = outcomes(names, features.preparation.columns, fitted.missing, roles)
-        return EdgeFeatures(features, notes, fates)
+        return EdgeFeatures(features, notes, fates, aged)
 
     def _named(self, option: str) -> list[str]:
         """Returns the further columns that an option names; others are of other tables."""
@@ -322,6 +303,7 @@ class EdgeList:
     def _find_types(self, found: FoundRelation) -> None:
         if not self.typed:  # there is one type, and most lists name no unknown node
             found.types, found.how = (next(iter(self.types)),) * 2, ("given", "given")
+            self._drop_later(found)
             self.dangling = self.create_pairs(found)
             if self.dangling:
                 for place in range(2):
@@ -344,6 +326,7 @@ class EdgeList:
         types, how = zip(*(self._find_type(found, place) for place in range(2)), strict=True)
         if all(types):
             found.types, found.how = types, how
+            self._drop_later(found)
         elif "ambiguous" in how:
             likely = [one or next(iter(self.types)) for one in types]
             self._refuse_ambiguous(found, likely, how.index("ambiguous"))
@@ -393,8 +376,8 @@ class EdgeList:
         nodes = self.types[name]
         kind = common_kind({self.kinds[place], nodes.key_kind})
         return (
-            f"end_ids ANTI JOIN {nodes.table} k "
-            f"ON CAST(end_ids.id AS {kind}) = CAST(k.key AS {kind})"
+            f"(SELECT * FROM end_ids WHERE id::VARCHAR NOT IN {nodes.later}) AS ends "
+            f"ANTI JOIN {nodes.table} k ON CAST(ends.id AS {kind}) = CAST(k.key AS {kind})"
         )
 
     def _missing(self, found: FoundRelation, place: int) -> tuple[int, dict[str, int]]:
@@ -477,21 +460,38 @@ class EdgeList:
         named = "unknown nodes" if self.typed else counted(nodes, "unknown node")
         return int(edges), f"{said} {named}"
 
-    def _drop_unknown(self, found: FoundRelation) -> None:
-        """Leaves out edges of a relation that name unknown nodes; rows stay in their order."""
-        edges, said = self.count_unknown(found)
-        if not edges or (edges == found.rows and not self.typed):
-            return
+    def _drop(self, found: FoundRelation, condition: str) -> None:
+        """Leaves out edges where a condition holds; the others stay in their order."""
         self.duck.run(
-            f"CREATE TABLE edges_kept AS SELECT * FROM edges WHERE NOT coalesce("
-            f"{self._names_unknown(found)}, false) ORDER BY rowid"
+            f"CREATE TABLE edges_kept AS SELECT * FROM edges WHERE NOT coalesce({condition}, false)"
+            " ORDER BY rowid"
         )
         self.duck.run("DROP TABLE edges")
         self.duck.run("ALTER TABLE edges_kept RENAME TO edges")
+        before = self.rows
+        (self.rows,) = self.duck.row("SELECT count(*) FROM edges")
+        found.rows -= before - self.rows
+
+    def _drop_later(self, found: FoundRelation) -> None:
+        """Leaves out edges of a relation whose ends came later than the graph is of."""
+        ends = zip(ENDS, found.types, strict=True)
+        named = [f"{end}::VARCHAR IN {self.types[kind].later}" for end, kind in ends]
+        later = f"({found.where}) AND ({' OR '.join(named)})"
+        (edges,) = self.duck.row(f"SELECT count(*) FROM edges WHERE {later}")
+        if edges:
+            self._drop(found, later)
+            said = counted(edges, "edge names a node that is", "edges name nodes that are")
+            self.notes.append(f"{said} later than {self.options.until}: left out")
+
+    def _drop_unknown(self, found: FoundRelation) -> None:
+        """Leaves out edges of a relation that name unknown nodes."""
+        edges, said = self.count_unknown(found)
+        if not edges or (edges == found.rows and not self.typed):
+            return
         if edges == found.rows:
             self.problems.append(Problem(f"{self.source.name}: {said}; no edge would be left"))
         self.notes.append(f"{said}: left out")
-        found.rows, self.rows = found.rows - edges, self.rows - edges
+        self._drop(found, self._names_unknown(found))
         self.duck.run(f"DELETE FROM unknown WHERE relation = {found.number}")
         if not self.typed:
             self.create_pairs(found)
@@ -548,6 +548,7 @@ class EdgeList:
             several = "row_number() OVER (ORDER BY edges.rowid) - 1"
             picked += f", {'edges.rowid' if found.value is None else several} AS place"
         picked += ", w" if self.weight is not None else ""
+        picked += ", m" if self.source.time else ""
         self.duck.run("SET preserve_insertion_order = false")  # faster; pairs are sorted later
         self.duck.run(
             f"CREATE OR REPLACE TABLE pairs AS SELECT {picked} FROM edges {ends[0][1]} "
@@ -575,25 +576,23 @@ def find_ends(
 ) -> tuple[str | None, tuple[str, str], str]:
     """Returns the column of relations, if any, those of both ends, and how they were found.
 
-    Unlike in a plain list, columns that are named after types (``author_id``) come before the first
-    two, and a column that is given need only be in one of several lists.
+    Columns that are named after types (``author_id``) come before the first two, and one that is
+    given need only be in one of several lists, unlike in a plain list.
     """
-    relation = None
-    if options.relation is not None:
-        relation = table_columns.find(source, options.relation, "relation")
+    named = options.relation
+    relation = None if named is None else table_columns.find(source, named, "relation")
     rest = {name: kind for name, kind in source.columns.items() if name != relation}
     first, second = options.source_column, options.target_column
     if options.is_typed:
-        first, second = (None if one is None else _present(source, one) for one in (first, second))
+        first, second = (one and _present(source, one) for one in (first, second))
     start, end, how = table_columns.ends(replace(source, columns=rest), first, second)
     if how == "guessed: the first two columns" and first is None and second is None:
-        named = [column for column in rest if named_type(column, types)]
-        if len(named) == 2:
-            return relation, (named[0], named[1]), "guessed by name"
+        like = [column for column in rest if named_type(column, types)]
+        if len(like) == 2:
+            return relation, (like[0], like[1]), "guessed by name"
     return relation, (start, end), how
 
 
-def _present(source: Source, column: str, option: str = "") -> str | None:
+def _present(source: Source, column: str, option: str = "") -> str | None:  # noqa: ARG001
     """Returns a column of this list, or None if the list does not have it."""
-    known = {name.strip().lower() for name in source.columns}
-    return table_columns.find(source, column, option) if column.strip().lower() in known else None
+    return table_columns.named(source, [column.strip().lower()])

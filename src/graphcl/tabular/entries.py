@@ -22,6 +22,7 @@ from graphcl.tabular.report import EdgeCounts
 BLOCK = 1 << 20  # entries that are looked at, written or numbered at a time
 MAX_NODES = 1 << 31  # two node numbers and the direction fit in 63 bits
 Ints = npt.NDArray[np.int64]
+Aging = Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float32]]
 # Rows, columns, weights (or None) and features (or None) of entries, sorted by rows.
 Entries = tuple[Ints, Ints, npt.NDArray[Any] | None, npt.NDArray[Any] | None]
 
@@ -55,17 +56,19 @@ class SymmetricEntries:
         weighted: whether entries have weights. The weights of all rows that name an edge are
             added; in a symmetric list, each edge counts once.
         counts: completed when the last entry has been read.
+        age: turns times ``m`` into features; that of an edge is of the latest row that names it.
     """
 
     duck: Duck
     weighted: bool
     counts: EdgeCounts = field(default_factory=EdgeCounts)
+    age: Aging | None = None
 
     def __iter__(self) -> Iterator[Entries]:
         """Yields entries; if `counts.symmetric` is true at the end, weights must be halved."""
         keys_seen = entries_seen = repeated = 0
         balanced = True
-        for keys, *weights in _runs(self.duck, self._query(), 1):
+        for keys, *values in _runs(self.duck, self._query(), 1):
             # Two levels of merging: equal keys repeat a row in the same direction; two keys that
             # differ in the lowest bit alone are one entry, listed in both directions.
             starts = np.flatnonzero(np.diff(keys, prepend=-1))
@@ -75,15 +78,18 @@ class SymmetricEntries:
             keys_seen += len(distinct)
             entries_seen += len(entries)
             repeated += len(keys) - len(distinct)
-            total = None
-            if weights:
-                sums = np.add.reduceat(weights[0], starts)
+            total = features = None
+            if self.age is not None:
+                latest = np.maximum.reduceat(values[-1], starts)
+                features = self.age(np.maximum.reduceat(latest, firsts))
+            if self.weighted:
+                sums = np.add.reduceat(values[0], starts)
                 total = np.add.reduceat(sums, firsts)
                 both = np.diff(firsts, append=len(distinct)) == 2
                 pair = firsts[both]
                 one_way, other = sums[pair], sums[pair + 1]
                 balanced &= bool(both.all() and np.allclose(one_way, other, rtol=1e-9, atol=0))
-            yield entries // MAX_NODES, entries % MAX_NODES, total, None
+            yield entries // MAX_NODES, entries % MAX_NODES, total, features
         # Every row and every edge was counted twice, as (u, v) and as (v, u).
         self.counts.edges = entries_seen // 2
         self.counts.repeated = repeated // 2
@@ -91,9 +97,9 @@ class SymmetricEntries:
         self.counts.symmetric = balanced and keys_seen == 2 * entries_seen > 0
 
     def _query(self) -> str:
-        weight = ", w" if self.weighted else ""
+        weight, time = ", w" if self.weighted else "", "" if self.age is None else ", m"
         halves = [
-            f"SELECT ({a} * {MAX_NODES} + {b}) * 2 + {direction} AS k{weight} FROM pairs "
+            f"SELECT ({a} * {MAX_NODES} + {b}) * 2 + {direction} AS k{weight}{time} FROM pairs "
             "WHERE u <> v"
             for a, b, direction in (("u", "v", 0), ("v", "u", 1))
         ]
@@ -102,32 +108,42 @@ class SymmetricEntries:
 
 
 def directed_entries(
-    duck: Duck, where: str, *, weighted: bool, features: npt.NDArray[np.float32] | None
+    duck: Duck,
+    where: str,
+    *,
+    weighted: bool,
+    features: npt.NDArray[np.float32] | None,
+    age: Aging | None = None,
 ) -> Iterator[Entries]:
     """Yields the entries of a relation, sorted by target and source.
 
-    Edges with the same ends are one, with the sum of their weights, unless they have features.
+    Edges with the same ends are one, with the sum of their weights and the latest of their times,
+    unless they have features.
 
     Args:
         duck: a session with a table ``pairs`` (u, v, place, w).
         where: an SQL condition on its rows.
         weighted: whether entries have weights.
         features: those of the edges, by place; None without any.
+        age: turns times ``m`` into the last feature.
     """
     # Also sorted by weight: a sum of floats depends on their order.
     weight, last = (", w" if weighted else ""), ("w" if weighted else "k")
     query = (
-        f"SELECT v * {MAX_NODES} + u AS k, place{weight} FROM pairs WHERE {where} "
+        f"SELECT v * {MAX_NODES} + u AS k, place{weight}{'' if age is None else ', m'} FROM pairs "
+        f"WHERE {where} "
         f"ORDER BY k, {last if features is None else 'place'}"
     )
-    for keys, places, *weights in _runs(duck, query, 0):
-        total, rows = (weights[0] if weights else None), None
+    for keys, places, *values in _runs(duck, query, 0):
+        total, rows = (values[0] if weighted else None), None
         if features is not None:
             rows = features[places]
+            rows = rows if age is None else np.concatenate([rows, age(values[-1])], axis=1)
         else:
             starts = np.flatnonzero(np.diff(keys, prepend=-1))
             keys = keys[starts]
             total = None if total is None else np.add.reduceat(total, starts)
+            rows = None if age is None else age(np.maximum.reduceat(values[-1], starts))
         yield keys // MAX_NODES, keys % MAX_NODES, total, rows
 
 

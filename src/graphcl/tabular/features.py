@@ -15,7 +15,7 @@ these files, and the table itself is not parsed a second time.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,7 +27,8 @@ from graphcl.errors import GraphError
 from graphcl.tabular.cells import is_text, number, plain
 from graphcl.tabular.duck import Duck, literal, quoted
 from graphcl.tabular.kinds import NonNumericColumn, encode
-from graphcl.tabular.preparation import CATEGORY, NUMBER, Preparation
+from graphcl.tabular.preparation import CATEGORY, NUMBER, Column, Preparation
+from graphcl.tabular.report import ColumnOutcome
 from graphcl.tabular.sources import Source
 
 BLOCK_COLUMNS = 256  # of a format that keeps columns apart; each has buffers of its own
@@ -509,3 +510,34 @@ def _sort_rows(indptr: Places, indices: Any, data: Any) -> None:
         block.sort_indices()
         indices[part], data[part] = block.indices, block.data
         first = last
+
+
+@dataclass
+class EdgeFeatures:
+    """The features of one relation's edges.
+
+    Attributes:
+        features: what fills those of columns; None if there are none.
+        notes: lines for the user.
+        fates: what became of each column.
+        age: what turns the time of an edge into the last feature; None without it.
+    """
+
+    features: ColumnFeatures | None = None
+    notes: list[str] = field(default_factory=list)
+    fates: list[ColumnOutcome] = field(default_factory=list)
+    age: Column | None = None
+
+    @property
+    def preparation(self) -> Preparation | None:
+        """What turns the columns into features."""
+        prepared = None if self.features is None else self.features.preparation
+        if self.age is None:
+            return prepared
+        prepared = prepared or Preparation(())
+        return replace(prepared, columns=(*prepared.columns, self.age))
+
+    @property
+    def width(self) -> int:
+        """Number of features of columns."""
+        return 0 if self.features is None else self.features.width

@@ -1,7 +1,6 @@
 """The nodes of one type: from a table, a matrix or edges, numbered from 0, with their features.
 
-Nodes of a table keep its order. Nodes that only edges name come after them, in sorted order. A
-plain graph has one type.
+Nodes of a table keep its order. Nodes that only edges name come after them, sorted.
 """
 
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from graphcl.errors import GraphError, counted, option, require
 from graphcl.graphs.validation import FEW_VALUES, is_labelled
 from graphcl.store.columns import Names
 from graphcl.tabular import columns as table_columns
+from graphcl.tabular import labels as table_labels
 from graphcl.tabular.beside import TagTable, load_ids, open_vectors, place_vectors
 from graphcl.tabular.cells import is_written
 from graphcl.tabular.columns import IdColumn, common_kind
@@ -30,14 +30,6 @@ from graphcl.tabular.features import (
 )
 from graphcl.tabular.fitting import ApplyColumns, FitColumns, kinds_given
 from graphcl.tabular.graph_formats import MatrixFeatures, NodeMatrix, read_features
-from graphcl.tabular.labels import (
-    is_list,
-    read_labels,
-    read_number,
-    read_several_labels,
-    read_split,
-    separator_in,
-)
 from graphcl.tabular.options import TableOptions
 from graphcl.tabular.preparation import Preparation
 from graphcl.tabular.report import (
@@ -50,6 +42,7 @@ from graphcl.tabular.report import (
     outcomes,
 )
 from graphcl.tabular.sources import Source, open_source
+from graphcl.tabular.times import LABELLED, TIME
 
 
 class NoRowsError(GraphError):
@@ -158,8 +151,14 @@ class NumberedNodes:
 
     @property
     def used_columns(self) -> tuple[str, ...]:
-        """Columns of the node table that are ids, labels and split, not features."""
-        return (self.identity[0], *self._labels, self._split)
+        """Columns of the node table that are ids, labels, split and times, not features."""
+        return (self.identity[0], *self._labels, self._split, TIME, LABELLED)
+
+    @property
+    def later(self) -> str:
+        """SQL for the ids of nodes that came later than the graph is of."""
+        there = self.source is not None and self.source.later
+        return f"(SELECT key FROM {self.duck.schema}.later)" if there else "('')"
 
     def _load_table(self, source: Source) -> None:
         """Creates ``node_rows``: ids, labels and split; features, maybe thousands, come later."""
@@ -169,7 +168,7 @@ class NumberedNodes:
         self._labels = table_columns.find_all(source, options.label, "label")
         if options.split is not None:
             self._split = table_columns.find(source, options.split, "split")
-        wanted = [name for name in dict.fromkeys(self.used_columns) if name]
+        wanted = [name for name in dict.fromkeys(self.used_columns) if name in source.columns]
         self._table.narrow("node_rows", wanted)
 
     def _once(self, source: Source) -> Source:
@@ -319,6 +318,11 @@ class NumberedNodes:
             duck.run(
                 "DELETE FROM nodes WHERE number NOT IN (SELECT min(number) FROM nodes GROUP BY key)"
             )
+        if source.later:
+            duck.run(
+                f"CREATE TABLE later AS SELECT DISTINCT {quoted(name)}::VARCHAR AS key "
+                f"FROM {source.later} WHERE key NOT IN (SELECT key::VARCHAR FROM nodes)"
+            )
         self.report.columns["id"] = name
         self._choose_features(source, how)
 
@@ -384,7 +388,7 @@ class NumberedNodes:
         """Returns the rows that statistics are taken from; None means all."""
         if not self.options.inductive or not self._split or self.source is None:
             return None
-        return read_split(self.duck, self.source, self._split)["train_mask"]
+        return table_labels.read_split(self.duck, self.source, self._split)["train_mask"]
 
     def complete(self) -> None:
         """Adds the features of tags and vectors, labels and split, and reports all of it."""
@@ -438,7 +442,8 @@ class NumberedNodes:
             roles = dict.fromkeys(self._ignored, "left out, as you asked")
             roles |= {self.identity[0]: "the ids"} | dict.fromkeys(self._labels, "a label")
             roles |= dict.fromkeys(found.empty, "empty: left out") | {self._split: "the split"}
-            report.fates += outcomes(self.source.columns, prepared.columns, found.missing, roles)
+            names = [name for name in self.source.columns if name not in (TIME, LABELLED)]
+            report.fates += outcomes(names, prepared.columns, found.missing, roles)
         for name, one in prepared.beside:
             report.fates.append(ColumnOutcome(option(name), one.describe(), len(one.features)))
 
@@ -509,19 +514,21 @@ class NumberedNodes:
             return None if self.matrix is None else self.matrix.y
         source = self._columns_for("label")
         report.columns["label"] = ", ".join(names)
-        if len(names) > 1 or separator is not None or is_list(source, names[0]):
+        if len(names) > 1 or separator is not None or table_labels.is_list(source, names[0]):
             alone = "classes, if a node may have several labels"
             require(kind != "number", "tables", option("label_kind"), alone, kind)
-            y, report.class_names = read_several_labels(self.duck, source, names, separator)
+            y, report.class_names = table_labels.read_several_labels(
+                self.duck, source, names, separator
+            )
             self._say_labels(y, "label per node", "labels per node")
             return y
         if self.options.decimal and is_written(source, names[0]):
             source = replace(source, decimals={names[0]: self.options.decimal})
-        number = read_number(self.duck, source, names[0], kind)
+        number = table_labels.read_number(self.duck, source, names[0], kind)
         if number is not None:
             self._say_number(number, kind)
             return number
-        y, report.class_names = read_labels(self.duck, source, names[0])
+        y, report.class_names = table_labels.read_labels(self.duck, source, names[0])
         self._say_labels(y, "class", "classes")
         whole = all(one.lstrip("-").isdecimal() for one in report.class_names)
         if kind == "auto" and whole and len(report.class_names) > FEW_VALUES:
@@ -529,7 +536,7 @@ class NumberedNodes:
                 f"nodes: {names[0]!r} has many classes; if it is a number to predict, pass "
                 f"{option('label_kind', 'number')}"
             )
-        found = separator_in(self.duck, names[0]) if report.class_names else ""
+        found = table_labels.separator_in(self.duck, names[0]) if report.class_names else ""
         if found:
             report.notes.append(
                 f"nodes: cells of {names[0]!r} contain {found!r}; if it stands between labels, "
@@ -563,7 +570,7 @@ class NumberedNodes:
     def _read_masks(self) -> dict[str, npt.NDArray[np.bool_]]:
         if self.options.split is None:
             return {} if self.matrix is None else self.matrix.masks
-        found = read_split(self.duck, self._columns_for("split"), self._split)
+        found = table_labels.read_split(self.duck, self._columns_for("split"), self._split)
         self.report.columns["split"] = self._split
         sizes = "/".join(f"{int(mask.sum()):,}" for mask in found.values())
         said = f"nodes: split in {self._split!r}: {sizes} train/val/test nodes"

@@ -21,6 +21,7 @@ from graphcl.tabular.preparation import Preparation
 
 MISSING = ("auto", "refuse", "zero", "mean")
 COLUMNS = ("label", "one_hot", "text", "date", "ignore")  # options that name several columns
+TIMES = ("time", "label_time")  # columns of times, of types and relations
 ONE_EACH = ("id_column", "split", "source_column", "target_column", "weight")
 FEATURES = ("columns", "structural", "both")
 DUPLICATES = ("first", "last", "refuse")
@@ -84,6 +85,13 @@ class TableOptions:
         date_format: how texts write dates, such as ``%d/%m/%Y``. None guesses the order of day and
             month where a column's values fit one order alone.
         ignore: columns of the node table to leave out.
+        time: columns that say when rows came, of nodes and of edges: dates, or numbers such as
+            years. Of a plain graph, ``node=joined`` and ``edge=day`` say of which.
+        label_time: columns of node tables that say when labels came; None: with their nodes.
+        until: a date, a time or a number: rows and labels that are later are left out, before
+            anything else is looked at. None: the latest time.
+        age: of edges with times, log(1 + days until then) is a feature; see
+            `graphcl.tabular.times`.
         missing: ``refuse`` missing values, or fill in ``zero`` or the ``mean`` of the training
             rows; ``auto`` fills in the mean if at most a fifth of a column is missing.
         strict: refuse what would otherwise be guessed: categories, dates, missing values, columns
@@ -127,6 +135,10 @@ class TableOptions:
     decimal: str | None = None
     date_format: str | None = None
     ignore: tuple[str, ...] = ()
+    time: tuple[str, ...] = ()
+    label_time: tuple[str, ...] = ()
+    until: Any = None
+    age: bool = True
     missing: str = "auto"
     strict: bool = False
     duplicates: str = "refuse"
@@ -139,7 +151,7 @@ class TableOptions:
     edge_preparations: Mapping[str, Preparation] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        for name in COLUMNS:  # one column may be given as a text
+        for name in (*COLUMNS, *TIMES):  # one column may be given as a text
             value = getattr(self, name)
             if isinstance(value, Mapping):  # of the types of a typed graph
                 value = _of_types(value)
@@ -155,6 +167,7 @@ class TableOptions:
         require(dated, "tables", option("date_format"), "such as %d/%m/%Y", self.date_format)
         separator = self.label_separator
         require(separator != "", "tables", option("label_separator"), "not empty", separator)
+        object.__setattr__(self, "until", None if self.until is None else str(self.until).strip())
 
     def _set_tags(self) -> None:
         """Reads column names that are given as one text; moves a long node table to `tags`."""
@@ -284,7 +297,7 @@ class TableOptions:
     def names(self) -> frozenset[str]:
         """All column names that are given, in lower case."""
         found = []
-        for one in (*ONE_EACH, *COLUMNS, "relation", "tag_columns"):
+        for one in (*ONE_EACH, *COLUMNS, *TIMES, "relation", "tag_columns"):
             value = getattr(self, one)
             several = value.values() if isinstance(value, Mapping) else value or ()
             listed = (several,) if isinstance(several, str) else several

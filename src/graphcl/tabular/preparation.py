@@ -23,7 +23,7 @@ from graphcl.files.text import read_text
 FORMAT = 1
 WITH_FILES = 2  # the format of a preparation that also has tags or vectors
 FILE, ARRAYS = "preparation.json", "preparation.safetensors"
-NUMBER, CATEGORY, DATE, DURATION, TIME, TEXT, VECTOR = KINDS = (
+NUMBER, CATEGORY, DATE, DURATION, TIME, TEXT, VECTOR, AGE = KINDS = (
     "number",
     "category",
     "date",
@@ -31,6 +31,7 @@ NUMBER, CATEGORY, DATE, DURATION, TIME, TEXT, VECTOR = KINDS = (
     "time",
     "text",
     "vector",
+    "age",
 )
 _BYTES = 1 << 28  # of the JSON: a million columns
 FAR = 1.0  # spans of the training's range: a value farther outside than this is far outside
@@ -51,8 +52,10 @@ class Column:
         low: the smallest value in the training rows, in the feature's unit.
         high: the largest.
         categories: of a category: the texts, in the features' order.
-        origin: of a date: seconds since 1970 of the first date in the training rows.
-        clock: of a date: whether the hour of the day is a feature.
+        origin: of a date: seconds since 1970 of the first date in the training rows; of an age:
+            the time until which it is counted.
+        clock: of a date: whether the hour of the day is a feature; of an age: whether it is counted
+            in days, as that of a date.
         missing: missing values in the table that this was fitted to.
         decimal: of a number that texts write with marks: the one before its decimals.
         date_format: of a date: its format, if it is not the usual one.
@@ -85,6 +88,8 @@ class Column:
             return f"a date{form}: years since the first, and its place in the {parts}"
         if self.kind == DURATION:
             return "a duration, in days"
+        if self.kind == AGE:
+            return f"the time since then: the logarithm of {'days' if self.clock else 'it'}"
         if self.kind == TIME:
             return "a time of day: its place on the clock, two features"
         if self.kind == TEXT:
@@ -245,7 +250,9 @@ def _column(given: Mapping[str, Any]) -> Column:
     _require_finite(f"column {column.name!r}", *numbers)
     if column.kind == CATEGORY and len(column.categories) != len(column.features):
         raise ValueError(f"column {column.name!r} has categories without features")
-    expected = {NUMBER: 1, DURATION: 1, TIME: 2, DATE: 7 if column.clock else 5}.get(column.kind)
+    expected = {NUMBER: 1, DURATION: 1, AGE: 1, TIME: 2, DATE: 7 if column.clock else 5}.get(
+        column.kind
+    )
     if not column.features or expected not in (None, len(column.features)):
         raise ValueError(f"column {column.name!r} has {len(column.features)} features")
     return column

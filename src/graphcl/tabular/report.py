@@ -99,7 +99,8 @@ class TableReport:
     and ends. `fates` say what became of each column of the node table, in the table's order.
 
     Of a typed graph, `types` has a report on each type's table, `relations` what became of further
-    columns of the lists of edges, and `notes` are about relations and the whole graph.
+    columns of the lists of edges, and `notes` are about relations and the whole graph. `until` is
+    the time until which rows count, if they have times.
     """
 
     first: list[str] = field(default_factory=list)
@@ -116,6 +117,7 @@ class TableReport:
     preparation: Preparation | None = None
     types: dict[str, "TableReport"] = field(default_factory=dict)
     relations: dict[str, list[ColumnOutcome]] = field(default_factory=dict)
+    until: str = ""
 
     @property
     def lines(self) -> list[str]:

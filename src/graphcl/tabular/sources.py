@@ -69,6 +69,8 @@ class Source:
         stable: whether the rows come in the same order each time; those of a query may not.
         decimals: the decimal marks of columns whose texts are numbers with marks: ``1.169,00``.
         dates: the formats of columns whose texts are dates in another form than ``2016-03-20``.
+        time: the column that says when rows came, where it is given; see `graphcl.tabular.times`.
+        later: an SQL expression for the rows that are left out because they came later.
     """
 
     name: str
@@ -79,6 +81,8 @@ class Source:
     stable: bool = True
     decimals: Mapping[str, str] = field(default_factory=dict)
     dates: Mapping[str, str] = field(default_factory=dict)
+    time: str = ""
+    later: str = ""
 
 
 def looks_like_tables(text: str) -> bool:

@@ -11,6 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from graphcl.errors import GraphError, counted, option
 from graphcl.tabular import columns as table_columns
 from graphcl.tabular.columns import Held, IdColumn, Listed
@@ -27,10 +30,11 @@ from graphcl.tabular.options import (
     of_type,
     short_name,
 )
-from graphcl.tabular.report import Problem, TableReport, refuse, unknown_advice
+from graphcl.tabular.report import Problem, TableReport, refuse, said_of, unknown_advice
 from graphcl.tabular.sources import Source, open_source
+from graphcl.tabular.times import DAY, TIME, Times
 
-NODE, TO = "node", "to"  # names where there is one type, and one directed relation
+NODE, EDGE, TO = "node", "edge", "to"  # names where there is one type, and one relation
 
 
 @contextmanager
@@ -62,6 +66,7 @@ class Tables:
         typed: whether it has types.
         nodes: the nodes of each type; of a plain graph, those of the type "".
         lists: the lists of edges.
+        times: when rows came, and until when they count.
         report: what has been found so far.
     """
 
@@ -102,6 +107,33 @@ class Tables:
                 self._say_first(f"guessed: {', '.join(joined)}; otherwise: {said}", on_step)
             self._add_missing()
 
+    def met(self, kind: str) -> dict[tuple[str, bool], npt.NDArray[np.int64]]:
+        """Returns whom nodes of a type were linked to when they came; to be called at the end.
+
+        Returns:
+            By relation, ``source:name:target``, and by whether the nodes are targets: rows of nodes
+            and of those on the other ends, ``[2, n]``, sorted. Where times are dates, a node came
+            with all that came on its day; without times, with all its edges.
+        """
+        nodes, found = self.nodes[kind if self.typed else ""], {}
+        came = (
+            quoted(TIME)
+            if not self.times.dates
+            else f"floor({quoted(TIME)} / {DAY}) * {DAY} + {DAY - 1e-6}"
+        )
+        for table in self.lists:
+            for one in table.relations:
+                table.create_pairs(one)
+                timed = table.source.time and nodes.source and nodes.source.time
+                joined = f" JOIN {nodes.duck.schema}.node_rows n ON n.rowid = {{0}} AND m <= {came}"
+                for place, ends in enumerate(("u, v", "v, u")):
+                    if one.types[place] in (kind, ""):
+                        join = joined.format(ends[0]) if timed else ""
+                        query = f"SELECT DISTINCT {ends} FROM pairs{join} ORDER BY ALL"
+                        key = one.key if self.typed else f"{NODE}:{EDGE}:{NODE}"
+                        found[key, place == 1] = np.stack(table.duck.arrays(query)).astype(np.int64)
+        return found
+
     def _say_first(self, line: str, on_step: Callable[[str], None]) -> None:
         """Says at once what was guessed, as what comes next may take long."""
         on_step(line)
@@ -129,6 +161,7 @@ class Tables:
             kind: NodeSource(self._duck.branch(f"nodes_{number}"), table, options, first)
             for number, (kind, table) in enumerate(given.items())
         }
+        self._cut(opened)
         for one in self._sources.values():
             one.keep_rows()
         columns = {
@@ -145,7 +178,26 @@ class Tables:
         for text, (branch, source) in opened.items():
             own = of_relation(options, short_name(text), short)
             with self._collecting(f"edges {short_name(text)}", self._wrong):
-                self.lists.append(EdgeList(branch, text, lists[text], source, own, given))
+                age = self.times.age(source)
+                self.lists.append(EdgeList(branch, text, lists[text], source, own, given, age))
+
+    def _cut(self, opened: dict[str, tuple[Duck, Source]]) -> None:
+        """Leaves out the rows of all tables that came later than the options say."""
+        lists = {("edges", short_name(text) or EDGE): (text, *own) for text, own in opened.items()}
+        tables = {
+            ("nodes", kind or NODE): (kind, one.duck, one.source)
+            for kind, one in self._sources.items()
+            if one.source is not None and one.matrix is None
+        }
+        both = {key: (duck, source) for key, (_, duck, source) in {**tables, **lists}.items()}
+        self.times = Times(self._options, both)
+        for key, (kind, _, _) in tables.items():
+            self._sources[kind].source = self.times.cut(key)
+        for key, (text, duck, _) in lists.items():
+            opened[text] = (duck, self.times.cut(key))
+        self.report.until = self.times.text or ""
+        for (what, name), lines in self.times.notes.items():
+            self.report.notes += said_of(f"{what} {name}:" if self.typed else f"{what}:", lines)
 
     @contextmanager
     def _collecting(
@@ -382,14 +434,13 @@ def _same_numbers(nodes: NumberedNodes, unknown: str) -> str:
     if not written or nodes.source is None:
         return ""
     said = f"; its ids are written {written[0][0]!r} there and {unknown!r} here"
-    digits, table = unknown.removeprefix("-"), nodes.source.name
-    given = nodes.options.nodes
+    digits, given = unknown.removeprefix("-"), nodes.options.nodes
     readable = isinstance(given, str) and not is_query(given)
     if not digits.isdecimal() or str(int(digits)) != digits or not readable:
         return said  # to read the node table in another way would not help
     column = quoted(nodes.identity[0])
     query = (
-        f"SELECT * REPLACE (CAST(CAST({column} AS DOUBLE) AS BIGINT) AS {column}) FROM '{table}'"
+        f"SELECT * REPLACE (CAST(CAST({column} AS DOUBLE) AS BIGINT) AS {column}) FROM '{given}'"
     )
     plain = not set(query) & set("$`\\!")  # then a shell takes it between double quotes
     typed = '"' + query.replace('"', '\\"') + '"' if plain else ""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,21 @@ from graphcl.graphs.changing import (
 )
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
-from graphcl.graphs.relation import Key
+from graphcl.graphs.relation import Key, Relation
 from graphcl.graphs.structural import FEATURE_NAMES, structural_features
 from graphcl.graphs.validation import is_labelled
 from graphcl.store.columns import Ids, Names, whole_number
 from graphcl.store.header import MASKS
-from graphcl.tabular.delta import NewEdges, NewNodes, of_type, read_ids, read_new, read_pairs
+from graphcl.tabular.delta import (
+    NewEdges,
+    NewNodes,
+    of_type,
+    read_ids,
+    read_new,
+    read_pairs,
+)
 from graphcl.tabular.options import TableOptions, short_name
+from graphcl.tabular.times import age_of, has_age_alone, moment_of, move_ages, text_of
 
 Array = npt.NDArray[Any]
 IntArray = npt.NDArray[np.int64]
@@ -39,11 +48,13 @@ class Grown:
         changed: the new graph, with ids, labels and splits, and the rows that differ.
         counts: how many nodes and edges are new, removed, changed.
         notes: lines for the user about the tables.
+        until: the day that the graph is of now, if its tables have times.
     """
 
     changed: Changed
     counts: dict[str, int]
     notes: list[str]
+    until: str = ""
 
 
 class _Growing:
@@ -240,7 +251,17 @@ def grow(
             raise GraphError(
                 f"update: the graph's edges have no weights; leave {option('weight')} out"
             )
-    new = read_new(graph, options, nodes=tables, edges=lists, computed=computed)
+    read = partial(read_new, graph, nodes=tables, edges=lists, computed=computed)
+    new = read(options)
+    aged = [age for one in graph.relations.values() if (age := age_of(one)) is not None]
+    for last in sorted(aged, key=lambda age: age.origin)[-1:]:  # all edges grow older
+        dates, old = last.clock, text_of(last.origin, dates=last.clock)
+        if moment_of(new.until or old, dates=dates) < last.origin:
+            new = read(replace(options, until=old))
+        new.until = options.until or new.until or old
+        day = moment_of(new.until, dates=dates)
+        older = {key: move_ages(one, day) for key, one in graph.relations.items()}
+        graph = replace(graph, relations=older)
     empty = np.zeros(0, np.int64)
     growing = {
         name: _Growing(one, new.nodes.get(name, NewNodes(empty)))
@@ -255,13 +276,19 @@ def grow(
     added = {}
     for key, listed_edges in new.edges.items():
         added[key] = _added(growing, key, listed_edges, options, new.notes)
+        if has_age_alone(graph.relations[key]):
+            added[key] = _replacing(graph.relations[key], added[key])
     for key, pairs in _dropped(graph, options, growing, cut, new.notes).items():
-        added[key] = replace(added.get(key, EdgeDelta()), dropped=pairs)
+        delta_of = added.get(key, EdgeDelta())
+        added[key] = replace(delta_of, dropped=np.concatenate([delta_of.dropped, pairs]))
     for one in growing.values():
         one.refuse()
         new.notes += one.notes()
     delta = Delta({name: one.delta(computed) for name, one in growing.items()}, added)
     changed = change_graph(graph, delta)
+    if aged:
+        every = {name: np.arange(one.num_nodes) for name, one in changed.graph.nodes.items()}
+        changed = changed._replace(rewired=every)
     if computed:
         changed = _with_structural(graph, changed)
     grown = replace(
@@ -280,7 +307,24 @@ def grow(
         "edges_before": graph.num_edges,
         "edges_after": grown.num_edges,
     }
-    return Grown(changed._replace(graph=grown), counts, new.notes)
+    return Grown(changed._replace(graph=grown), counts, new.notes, new.until)
+
+
+def _replacing(relation: Relation, delta: EdgeDelta) -> EdgeDelta:
+    """Returns new edges of which some are there: they take the place of those, the younger stays.
+
+    For relations in which edges with the same ends are one.
+    """
+    pairs, features = np.asarray(delta.added), delta.features
+    width = 1 + int(max(pairs.max(initial=0), np.asarray(relation.indices).max(initial=0)))
+    codes = relation.targets() * width + np.asarray(relation.indices, np.int64)
+    wanted = pairs[:, 1] * width + pairs[:, 0]
+    places = np.minimum(np.searchsorted(codes, wanted), max(0, len(codes) - 1))
+    there = codes[places] == wanted if len(codes) else np.zeros(len(wanted), bool)
+    if features is not None and relation.edge_features is not None:
+        features = features.copy()
+        features[there] = np.minimum(features[there], relation.edge_features[places[there]])
+    return replace(delta, features=features, dropped=pairs[there])
 
 
 def _by_type(graph: Graph, option: str, given: Any) -> dict[str, Any]:

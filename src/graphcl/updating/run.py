@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from graphcl.errors import ParameterError, RunError, counted, option, require
@@ -26,11 +27,17 @@ from graphcl.estimator.fitting import retrain as train_on
 from graphcl.estimator.inference import embed_fitted
 from graphcl.evaluation.drift import measure_drift
 from graphcl.files.records import Answer
+from graphcl.graphs.changing import Changed
 from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
 from graphcl.runs import versions
+from graphcl.runs.graph import read_tables, run_tables
 from graphcl.runs.nodes import trained_tables, type_folder
+from graphcl.store.columns import Ids
+from graphcl.store.header import MASKS
+from graphcl.store.joining import in_order, reordered
 from graphcl.tabular.options import TableOptions
+from graphcl.tabular.times import moment_of
 from graphcl.updating.matching import Grown, grow
 from graphcl.updating.version import (
     Levels,
@@ -104,8 +111,18 @@ def update_run(
     replaced.
     """
     given = (tables.nodes, edges, remove_nodes, remove_edges)
-    if all(one is None for one in given) and not retrain:
+    alone = all(one is None for one in given)  # then the run's own tables are read again
+    if alone and not retrain and tables.until is None:
         raise ParameterError(f"update: nothing to do: give tables, or {option('retrain', True)}")
+    others = [name for name in tables.given() if name != "until"]
+    what = f"left out with {option('until')} and no tables, which are read as in training"
+    require(
+        not (alone and others and tables.until),
+        "update",
+        option(others[0] if others else "until"),
+        what,
+        "it",
+    )
     known = f"given with {option('retrain', True)}"
     require(epochs is None or retrain, "update", option("epochs"), known, epochs)
     require(keep >= 1, "update", option("keep"), "at least 1", keep)
@@ -118,14 +135,25 @@ def update_run(
         config, old = _read_old(base, graph)
         typed = not old.fitted.schema.is_plain
         clock("reading the run")
-        grown = grow(
-            graph,
-            delta_options(base, replace(tables, nodes=None)),
-            nodes=tables.nodes,
-            edges=edges,
-            remove_nodes=remove_nodes,
-            remove_edges=remove_edges,
-        )
+        options = delta_options(base, replace(tables, nodes=None))
+        if tables.until is not None:
+            day = (trained_tables(base) or TableOptions()).until
+            if day is not None and _is_earlier(tables.until, day):
+                raise RunError(
+                    f"{run}: is as of {day}; {option('until')} moves it forward, and "
+                    f"{option('rollback', True)} goes back"
+                )
+        if alone and tables.until is not None:
+            grown = _read_again(base, graph, tables.until)
+        else:
+            grown = grow(
+                _with_preparations(graph, options),
+                options,
+                nodes=tables.nodes,
+                edges=edges,
+                remove_nodes=remove_nodes,
+                remove_edges=remove_edges,
+            )
         for line in grown.notes:
             on_note(line)
         new = grown.changed.graph
@@ -155,6 +183,7 @@ def update_run(
                 drift = measure_drift(old.z[shown], z[shown], kept, moved[shown])
             clock("measuring drift")
             written.result()
+            config = _as_of(config, grown.until)
             write_model(folder, base, config, fitted, retrained=retrain)
             clock("writing")
             about: dict[str, Any] = {
@@ -167,6 +196,7 @@ def update_run(
                 "embedded": sum(map(len, rows.values())),
                 "changes": grown.counts,
             }
+            about |= {"until": grown.until} if grown.until else {}
             if typed:
                 about["types"] = {name: one.num_nodes for name, one in new.nodes.items()}
             if retrain:
@@ -223,10 +253,101 @@ def delta_options(base: Path, given: TableOptions) -> TableOptions:
     merged = given.after(trained)
     return replace(
         merged,
+        until=given.until,
         label=given.label or trained.label,
         label_separator=given.label_separator or trained.label_separator,
         split=given.split or trained.split,
     )
+
+
+def _with_preparations(graph: Graph, options: TableOptions) -> Graph:
+    """Returns the graph with what made the features of its edges, which the run keeps."""
+    known = options.edge_preparations or {}
+    relations = {
+        key: replace(one, preparation=known.get(":".join(key), one.preparation))
+        for key, one in graph.relations.items()
+    }
+    return replace(graph, relations=relations)
+
+
+def _as_of(config: runs.RunConfig, until: str) -> runs.RunConfig:
+    """Returns what is known of a run, with the day that its graph is of now."""
+    if not until or not config.origin.tables:
+        return config
+    options = TableOptions.from_record(config.origin.tables, None)
+    if options.until is None or not _is_earlier(until, options.until):
+        options = replace(options, until=until)
+    return replace(config, origin=replace(config.origin, tables=options.record()))
+
+
+def _read_again(run: Path, graph: Graph, until: str) -> Grown:
+    """Reads the tables that a run was trained on as of a later day.
+
+    Whatever they say counts: rows that came since, and rows that were changed or taken out.
+
+    Args:
+        run: the version that is updated.
+        graph: its graph.
+        until: the new day.
+
+    Raises:
+        RunError: it was not trained on tables.
+    """
+    name, options = run_tables(run)
+    new, report = read_tables(name, replace(options, until=until))
+    found = {kind: Ids(own.ids).find(new.nodes[kind].ids) for kind, own in graph.nodes.items()}
+    # Known nodes come first, as they stood, then new ones.
+    last = {kind: np.where(rows < 0, np.iinfo(np.int64).max, rows) for kind, rows in found.items()}
+    order = {kind: np.argsort(rows, kind="stable") for kind, rows in last.items()}
+    new = _ordered(new, {kind: np.argsort(rows) for kind, rows in order.items()})
+    kept = {kind: np.sort(rows[rows >= 0]) for kind, rows in found.items()}
+    every = {kind: np.arange(one.num_nodes) for kind, one in new.nodes.items()}
+    counts = {
+        "new_nodes": new.num_nodes - sum(map(len, kept.values())),
+        "removed_nodes": graph.num_nodes - sum(map(len, kept.values())),
+        "changed_nodes": sum(_differing(graph, new, kind, rows) for kind, rows in kept.items()),
+        "edges_before": graph.num_edges,
+        "edges_after": new.num_edges,
+    }
+    notes = [*report.first, *report.lines]
+    return Grown(Changed(new, kept, every, every), counts, notes, until)
+
+
+def _is_earlier(day: str, other: str) -> bool:
+    """Returns whether a day is earlier than another.
+
+    Raises:
+        GraphError: one is a date, and the other a number.
+    """
+    dates = "-" in other[1:]
+    return moment_of(day, dates=dates) < moment_of(other, dates=dates)
+
+
+def _ordered(graph: Graph, places: Mapping[str, npt.NDArray[np.int64]]) -> Graph:
+    """Returns the graph with row u of a type at ``places[u]``."""
+    nodes, relations = {}, {}
+    for kind, own in graph.nodes.items():
+        held = {name: getattr(own, name) for name in ("x", "y", *MASKS)} | {"node_ids": own.ids}
+        there = {name: in_order(one, places[kind]) for name, one in held.items() if one is not None}
+        nodes[kind] = replace(own, **there)
+    for key, one in graph.relations.items():
+        found = reordered(one.indptr, one.indices, places[key[2]], places[key[0]])
+        beside: dict[str, Any] = {
+            name: None if getattr(one, name) is None else getattr(one, name)[found.entries]
+            for name in ("edge_weight", "edge_features", "edge_ids")
+        }
+        relations[key] = replace(one, indptr=found.indptr, indices=found.indices, **beside)
+    return replace(graph, nodes=nodes, relations=relations)
+
+
+def _differing(graph: Graph, new: Graph, kind: str, kept: npt.NDArray[np.int64]) -> int:
+    """Returns how many nodes that stayed have other features."""
+    first: Any = graph.nodes[kind].x
+    second: Any = new.nodes[kind].x
+    if first is None or second is None:
+        return 0
+    away: Any = first[kept] != second[: len(kept)]
+    return int(np.count_nonzero(np.asarray(away.sum(axis=1))))
 
 
 def _align(

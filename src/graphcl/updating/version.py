@@ -29,7 +29,13 @@ from graphcl.graphs.nodes import Nodes
 from graphcl.reporting.page import drift_page
 from graphcl.runs import files as runs
 from graphcl.runs import versions
-from graphcl.runs.nodes import RELATIONS, describe_nodes, type_folder, write_nodes
+from graphcl.runs.nodes import (
+    RELATIONS,
+    describe_nodes,
+    relation_folder,
+    type_folder,
+    write_nodes,
+)
 from graphcl.runs.results import GraphFacts, read_result
 from graphcl.store.columns import ScaledFeatures
 from graphcl.store.header import MASKS, read_store
@@ -41,7 +47,8 @@ from graphcl.store.writer import (
     write_features,
     write_names,
 )
-from graphcl.tabular.preparation import ARRAYS, FILE
+from graphcl.tabular.preparation import ARRAYS, FILE, write_preparation
+from graphcl.tabular.times import age_of
 from graphcl.updating.matching import Grown
 
 MOST = 0.75  # of the nodes; where more are affected, all are embedded, which is faster
@@ -288,6 +295,9 @@ def write_graph(folder: Path, grown: Grown, base: Path) -> None:
         here = folder / RELATIONS / there.name
         here.mkdir(parents=True)
         versions.share_files(there, here, (FILE, ARRAYS))
+    for place, relation in enumerate(graph.relations.values()):
+        if age_of(relation) is not None:  # it says until when ages are counted
+            write_preparation(relation_folder(folder, place, relation.name), relation.preparation)
 
 
 def _write_store(path: Path, grown: Grown, before: Path | None) -> None:
@@ -436,6 +446,8 @@ def update_lines(
         f"embedded again: {about['embedded']:,} of {about['nodes']:,} nodes in "
         f"{about['seconds']['embedding']:.2f} s",
     ]
+    if "until" in about:
+        lines[0] += f", as of {about['until']}"
     if "retrained" in about:
         again = about["retrained"]
         aligned = "aligned to the old space" if again["aligned"] else "not aligned"
