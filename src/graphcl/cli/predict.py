@@ -28,6 +28,7 @@ from graphcl.tabular.options import TableOptions, counted
 if TYPE_CHECKING:
     from graphcl.answers.prediction import Predictions
 
+_EVALUATION = "How far to trust it"  # a group of options
 SHOWN = 10
 
 
@@ -49,13 +50,19 @@ def predict(
         bool, typer.Option("--all", help="Also the labelled nodes, each as if it had no label.")
     ] = False,
     evaluate: Annotated[
-        bool, typer.Option("--evaluate", help="With --after: score labels that came later.")
+        bool,
+        typer.Option(
+            "--evaluate",
+            help="With --after: score labels that came later.",
+            rich_help_panel=_EVALUATION,
+        ),
     ] = False,
     after: Annotated[
         str | None,
         typer.Option(
             metavar="DATE",
             help="Train, embed and learn as of this day, and predict the labels that came later.",
+            rich_help_panel=_EVALUATION,
         ),
     ] = None,
     out: AnswerOption = None,
