@@ -1,7 +1,6 @@
 """Answers after a training, measured on the gallery's graphs.
 
 usage: python -m benchmarks.answers predict --out ROWS.jsonl [--graphs nba cora_ml ...] [--cache F]
-       python -m benchmarks.answers links --out ROWS.jsonl [--graphs ...]
        python -m benchmarks.answers cluster --out ROWS.jsonl [--graphs ...] [--cache FOLDER]
        python -m benchmarks.answers page [--check]
 
@@ -10,9 +9,6 @@ draw of them: accuracy and calibration error (ECE, 10 bins) on all other labelle
 the labelled nodes alone had led to expect. ``floor`` is the ECE of perfect probabilities on as many
 nodes with the same confidences: chance alone. Where nodes have several labels, so many nodes per
 label are drawn, and every pair of node and label counts.
-
-`links`: one row per graph: a tenth of the edges is removed, an encoder is trained on the rest, and
-each removed edge is ranked among 100 pairs that are no edges.
 
 `cluster`: one row per graph: NMI of k-means with as many clusters as classes, and with the number
 that the silhouette chooses, beside k-means on the raw features.
@@ -39,7 +35,6 @@ from sklearn.metrics import normalized_mutual_info_score as nmi
 
 from benchmarks.rows import append, placed, provenance, read
 from graphcl.answers.grouping import cluster as group_nodes
-from graphcl.answers.linking import evaluate_links
 from graphcl.answers.prediction import KnownLabels, known_labels, predict_known
 from graphcl.datasets import graph_files, read_gallery_graph
 from graphcl.devices import resolve_device
@@ -89,7 +84,7 @@ def main() -> None:
             print({key: row[key] for key in row if key in SHOWN or "nmi" in key}, flush=True)
 
 
-SHOWN = ("graph", "labels", "draw", "accuracy", "micro_f1", "calibration_error", "floor", "scores")
+SHOWN = ("graph", "labels", "draw", "accuracy", "micro_f1", "calibration_error", "floor")
 
 
 def _key(row: Any) -> tuple[Any, ...]:
@@ -168,22 +163,6 @@ def floor(probability: np.ndarray, several: bool, times: int = 20) -> float:
     return float(np.mean(found))
 
 
-def links(path: Path, options: argparse.Namespace, done: Any) -> Iterator[dict[str, Any]]:
-    """Yields one row: held-out edges, ranked by the embeddings and by simple scores."""
-    graph = read_gallery_graph(path)
-    if ("links", graph.name, None, None) in done:
-        return
-    began = time.perf_counter()
-    model = new_model(options)
-    found = evaluate_links(model, graph)
-    yield {
-        **asdict(found),
-        "edges": graph.num_edges,
-        "seconds": round(time.perf_counter() - began, 3),
-        "recipe": asdict(model.complete_recipe()),
-    }
-
-
 def cluster(path: Path, options: argparse.Namespace, done: Any) -> Iterator[dict[str, Any]]:
     """Yields one row: NMI with the classes of groups by embeddings and by raw features."""
     graph = read_gallery_graph(path)
@@ -259,23 +238,13 @@ def _cluster_table(rows: list[Any]) -> str:
     return _table([*head, "number chosen", "HDBSCAN"], body)
 
 
-def _links_table(rows: list[Any]) -> str:
-    names = ("embeddings", "common_neighbours", "adamic_adar", "features")
-    body = []
-    for row in rows:
-        found = [row["scores"][name] for name in names]
-        body.append([row["graph"], *(f"{s['roc_auc']:.3f} / {s['mrr']:.3f}" for s in found)])
-    return _table(["ROC-AUC / MRR", *(name.replace("_", " ") for name in names)], body)
-
-
 PAGE = Path(__file__).parents[1] / "docs/answers.md"
 RESULTS = Path(__file__).parent / "results"
 TABLES: dict[str, Any] = {
     "cluster": _cluster_table,
-    "links": _links_table,
     "predict": _predict_table,
 }
-PARTS: dict[str, Any] = {"cluster": cluster, "links": links, "predict": predict}
+PARTS: dict[str, Any] = {"cluster": cluster, "predict": predict}
 
 if __name__ == "__main__":
     torch.set_num_threads(max(1, int(os.environ.get("OMP_NUM_THREADS", "2"))))

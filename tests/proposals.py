@@ -57,6 +57,10 @@ BARE = "ring.csv --nodes people.csv --ignore topic"
 MANY = {
     "n.csv": "id,v,c\n" + "".join(f"{'abcd'[i] if i < 4 else i},{i},c{i}\n" for i in range(1100))
 }
+AGES = {
+    "n.csv": "id,v,c\n"
+    + "".join(f"{'abcd'[i] if i < 4 else i},{i},{18 + i % 25}\n" for i in range(1000))
+}
 ROWS = [
     # Tables: columns
     Row("has a comma before three", CHECK, table("c", '"1,234"', '"2,345"')),
@@ -112,6 +116,18 @@ ROWS = [
         "check edges.csv --label t",
         table("t", "u"),
         {"--nodes": "--nodes n.csv"},
+    ),
+    Row(
+        "if it has classes, pass",
+        CHECK + " --label c",
+        table("c", "1.5", "2.5"),
+        take="if it has classes.*",
+    ),
+    Row(
+        "if it is a number to predict, pass",
+        CHECK + " --label c",
+        AGES,
+        take="if it is a number to predict.*",
     ),
     Row(
         "no labels; pass --label",
@@ -340,6 +356,13 @@ ROWS = [
     ),
     # Runs
     Row(
+        "graphcl predict RUN",
+        "report run --map pca",
+        fill={"RUN": "run --all"},
+        take="graphcl predict RUN",
+        reads="run/report.html",
+    ),
+    Row(
         "is a run, not a store",
         "check run",
         fill={" run": " run --map pca"},
@@ -541,8 +564,6 @@ REASONS = {
         "Of --retrain",
         "With --rollback",
         "<p class='hint'>From <code>graphcl links",
-        "<p class='hint'>From <code>graphcl predict",
-        "<p class='hint'>From <code>graphcl cluster",
         '<td class="…" style="--share',
         "\n#new",
         "graphcl run",

@@ -23,6 +23,7 @@ ELSEWHERE = {
     "evaluation/__init__.py": "cli/test_neighbors.py",
     "exporting/__init__.py": "test_run.py",
     "runs/graph.py": "cli/test_run_graphs.py",
+    "answers/pair_scores.py": "answers/test_linking.py",
     "cli/answers.py": "cli/test_predict.py",
     "encoders/paper.py": "encoders/test_encoders.py",
     "encoders/pyg.py": "encoders/test_encoders.py",

@@ -91,12 +91,13 @@ def test_answers_are_those_of_the_functions_on_arrays(plain):
     assert np.array_equal(near.nearest, exact.nearest)
     assert plain.neighbors("n7", 4).columns()["id"].tolist() == ["n7"] * 4
     assert np.array_equal(plain.neighbors(rows=[7, 3], k=4).nearest, near.nearest)
+    same = {"graph": graph, "model": plain.model}
     for how in ({"k": 5}, {"nodes": ["n4"], "k": 2}, {"by": "adamic_adar", "k": 3}):
-        mine, others = plain.links(**how), graphcl.links(z, graph=graph, **how)
+        mine, others = plain.links(**how), graphcl.links(z, **same, **how)
         assert list(mine.source) == list(others.source)
         assert np.allclose(mine.scores, others.scores)
     mine = plain.links(pairs=[("n0", "n3")])
-    assert np.allclose(mine.scores, graphcl.links(z, [("n0", "n3")], graph=graph).scores)
+    assert np.allclose(mine.scores, graphcl.links(z, [("n0", "n3")], **same).scores)
 
 
 def test_labels_of_ones_own_and_the_error_on_test_nodes(plain):
@@ -139,7 +140,7 @@ def test_types_are_named_or_guessed_by_what_is_asked(typed):
     with pytest.raises(RunError, match="none of which alone has what is asked"):
         typed.neighbors("nobody")
     z, graph = dict(typed.embeddings), typed.graph
-    mine, others = typed.links(k=4), graphcl.links(z, graph=graph, k=4)
+    mine, others = typed.links(k=4), graphcl.links(z, graph=graph, model=typed.model, k=4)
     assert np.allclose(mine.scores, others.scores)
     assert typed.relation().name == "writes"
     with pytest.raises(RunError, match="no type 'venue'"):

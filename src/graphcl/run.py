@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import GraphCLError, RunError, counted, option, require
+from graphcl.errors import RunError, counted, option, require
 from graphcl.graphs.nodes import Nodes
 from graphcl.runs import files as runs
 from graphcl.runs import versions
@@ -35,7 +35,7 @@ from graphcl.tabular.options import TableOptions
 if TYPE_CHECKING:  # each is imported by the answer that needs it
     from graphcl.answers.grouping import Groups
     from graphcl.answers.linking import LinkEvaluation, Links
-    from graphcl.answers.prediction import Predictions
+    from graphcl.answers.predicted import Estimates, Predictions
     from graphcl.answers.similar import Neighbours
     from graphcl.estimator import GraphCL
     from graphcl.graphs.graph import Graph
@@ -269,9 +269,9 @@ class Run:
         nodes: Any = "unlabelled",
         learn: str = "all",
         node_type: str | None = None,
-        seed: int = 0,
         on_note: Callable[[str], object] = lambda _: None,
-    ) -> "Predictions":
+        **asked: Any,
+    ) -> "Predictions | Estimates":
         """Returns labels and calibrated probabilities of nodes, learned from the labelled ones.
 
         Args:
@@ -280,27 +280,27 @@ class Run:
             learn: from ``all`` labels; or from those of ``train`` and validation nodes: the error
                 on the test nodes is then in `Predictions.test`.
             node_type: of a graph with types: which; None is the only one with labels.
-            seed: decides the folds.
             on_note: is told if the graph cannot be read; own columns then tell nothing.
-
-        Raises:
-            RunError: the run has no labels, or no split to learn from.
-            GraphError: the labels do not fit the nodes.
+            asked: `wanted`, `precision`, `cost`, `shares`, `using`, `rivals`, `why`, `level`,
+                `label_kind` and `seed`, as of `graphcl.predict`.
         """
-        from graphcl.answers.evidence import first_hop
+        from graphcl.answers.evidence import embedding_parts
         from graphcl.answers.prediction import predict_nodes
+        from graphcl.runs.graph import if_readable
 
         z, own = self.rows(node_type, is_labelled)
         config = runs.read_config(self.folder, baselines=True)
         trained = config.origin.graph
         parted = bool(trained) and is_parts(Path(trained))
         hint = f", or pass {option('graph', trained)}" if parted else ""
-        how: Any = {"nodes": nodes, "learn": learn, "seed": seed, "hint": hint}
-        graph: Any = None if self._shards else self._readable_graph(on_note, needed=False)[0]
+        how: Any = {"nodes": nodes, "learn": learn, "hint": hint, **asked}
+        graph: Any = None
+        if not self._shards:
+            graph, _ = if_readable(lambda: self.graph, self._given, on_note)
         if graph is not None:
             kind = self.type_of(self.type_folder(node_type, is_labelled))
             graph = graph if kind is None else graph.type(kind)
-            how |= {"graph": graph, "columns": first_hop(config.recipe, graph.num_features)}
+            how |= {"graph": graph, "parts": embedding_parts(config.recipe, graph.num_features)}
         return predict_nodes(z, own, labels, name=str(self.path), **how)
 
     def cluster(
@@ -311,8 +311,9 @@ class Run:
         least: int | None = None,
         node_type: str | None = None,
         seed: int = 0,
+        on_note: Callable[[str], object] = lambda _: None,
     ) -> "Groups":
-        """Groups nodes by their embeddings.
+        """Groups nodes by their embeddings, and says what sets each group apart.
 
         Args:
             count: number of groups of k-means; None chooses it by the silhouette.
@@ -320,12 +321,17 @@ class Run:
             least: the smallest group of HDBSCAN.
             node_type: of a graph with types: which.
             seed: decides samples and first centres.
+            on_note: is told what profiles lack, and why.
         """
         from graphcl.answers.grouping import cluster
+        from graphcl.answers.inputs import columns_of_run
 
         z, nodes = self.rows(node_type)
-        found = cluster(np.asarray(z), count, method=method, least=least, seed=seed)
-        return replace(found, ids=nodes.ids[:])
+        columns, why = columns_of_run(self, nodes, node_type, read=self._shards is None)
+        if why:
+            on_note(why)
+        how: Any = {"method": method, "least": least, "seed": seed, "columns": columns}
+        return replace(cluster(z, count, **how), ids=nodes.ids[:])
 
     def neighbors(
         self,
@@ -381,23 +387,27 @@ class Run:
             rows: row numbers, in place of ids.
             pairs: pairs of ids to score, ``[n, 2]``.
             k: number of missing links, of each node or in all.
-            by: what ranks: ``embeddings``, ``common_neighbours`` or ``adamic_adar``.
+            by: what ranks, as `graphcl.links` takes it.
             relation: of a graph with types: which; not needed if it has one. Nodes are sources.
-            on_note: is told when an index is built.
+            on_note: is told when an index is built, or that no model could be learned.
         """
         from graphcl.answers.linking import links
         from graphcl.answers.similar import stored_index
         from graphcl.evaluation.nearest import EXACT_ROWS
 
-        by_rows = by == LINKS_BY[0] and not self.types
         z, index = self.embeddings, None
-        if by_rows and pairs is None and len(z) > EXACT_ROWS:
+        if by in LINKS_BY[:2] and not self.types and pairs is None and len(z) > EXACT_ROWS:
             index, why = stored_index(self.folder, z)
             if why:
                 on_note(f"built an index of {counted(len(z), 'node')} ({why})")
-        graph = self.nodes() if by_rows and pairs is not None else self.one_graph()
+        alone = self._shards is not None or (by == LINKS_BY[1] and not self.types)
+        graph: Any = self.nodes() if pairs is not None and alone else self.one_graph()
+        model = None if alone or by != LINKS_BY[0] else self.model
         how: Any = {"nodes": nodes, "rows": rows, "relation": relation, "by": by, "index": index}
-        return links(z, pairs, graph=graph, k=k, **how)
+        found = links(z, pairs, graph=graph, k=k, model=model, **how)
+        if found.by != by:
+            on_note("too little of a graph to learn a model from; the embeddings rank alone")
+        return found
 
     def relation(self, name: str | None = None) -> "Relation | None":
         """Returns the relation of a graph with types that links are of; None for a plain graph."""
@@ -417,7 +427,7 @@ class Run:
         seed: int = 0,
         verbose: bool | None = None,
     ) -> "LinkEvaluation":
-        """Says what links are worth: a model is trained without some, and ranks them.
+        """Says what links are worth: all is learned without some of them, and ranks them.
 
         Args:
             share: of the linked pairs that are removed, each among `negatives` that are not linked.
@@ -451,6 +461,8 @@ class Run:
         self,
         out: str | Path | None = None,
         *,
+        title: str = "",
+        note: str = "",
         node_type: str | None = None,
         layout: str = "umap",
         without_graph: bool = False,
@@ -458,24 +470,25 @@ class Run:
         overwrite: bool = False,
         on_note: Callable[[str], object] = lambda _: None,
     ) -> "Page":
-        """Writes one HTML file that shows the run: graph, training, map of embeddings, scores.
+        """Writes one HTML file to send: a list to act on, groups, a map, and how they were made.
 
-        It needs no network. It has labels and what was asked of the run by commands, too.
+        It has the predictions, groups and links that commands were asked for, or finds groups now.
 
         Args:
             out: the file, `.html`; None is `report.html` in the run, which is replaced.
+            title: of the page; empty is the graph's name.
+            note: what you say to the reader, above all else.
             node_type: of a graph with types: which; None is the only one with labels.
             layout: of the map: ``umap``, or ``pca``, which is faster and needs no extra.
-            without_graph: leave out what needs the graph.
-            seed: decides the map, clusters and samples.
+            without_graph: leave out what needs the graph, and the columns of nodes.
+            seed: decides the map, groups and samples.
             overwrite: replace an existing file.
             on_note: is told what is left out, and why.
-
-        Raises:
-            GraphCLError: the graph does not fit the run, or the file is there.
         """
+        from graphcl.answers.inputs import columns_of_run
         from graphcl.reporting.contents import Sharded
         from graphcl.reporting.page import check_page, write_page
+        from graphcl.runs.graph import if_readable
 
         folder = self.type_folder(node_type, is_labelled)
         kind, target = self.type_of(folder), Path(folder / "report.html" if out is None else out)
@@ -487,31 +500,15 @@ class Run:
             )
             sharded = Sharded(self.folder, self._shards, self._given, seed=seed)
         elif not without_graph and (kind is None or not (self.folder / runs.RESULT).is_file()):
-            graph, why = self._readable_graph(on_note, needed=True)
+            hint = f"or do without: {option('without_graph', True)}"
+            graph, why = if_readable(lambda: self.graph, self._given, on_note, hint=hint)
         if sharded is None:
             self.keep_embeddings()
         how: Any = {"layout": layout, "seed": seed, "why": why, "node_type": kind}
-        return write_page(target, self.folder, graph, sharded=sharded, **how)
-
-    def _readable_graph(
-        self, on_note: Callable[[str], object], *, needed: bool
-    ) -> "tuple[AnyGraph | None, str]":
-        """Returns the graph, or None and the reason why it cannot be read.
-
-        If it is `needed`, only one that is lost is done without.
-        """
-        from graphcl.runs.graph import UntrustedRunError
-
-        try:
-            return self.graph, ""
-        except GraphCLError as error:
-            if needed and isinstance(error, UntrustedRunError):
-                hint = f"or do without: {option('without_graph', True)}"
-                raise RunError(f"{error}, {hint}") from None
-            if needed and self._given is not None:
-                raise
-            on_note(f"{error}; continuing without the graph")
-            return None, str(error)
+        read = not without_graph and sharded is None
+        columns = partial(columns_of_run, self, node_type=kind, read=read)
+        how |= {"title": title, "note": note, "columns": columns, "sharded": sharded}
+        return write_page(target, self.folder, graph, **how)
 
     def export(
         self,

@@ -8,7 +8,8 @@ from graphcl.errors import require
 PROBE_STEPS = 4000  # of the probe of several labels; it has converged then
 TOPOLOGIES = ("auto", "asked")  # how a process reads the edges of other parts
 LINE_EVERY_SECONDS = 5.0  # between lines of progress, where there is no terminal
-LINKS_BY = ("embeddings", "common_neighbours", "adamic_adar")  # what links are ranked by
+LINKS_BY = ("model", "embeddings", "common_neighbours", "adamic_adar")  # what ranks links
+LABEL_KINDS = ("auto", "classes", "number")  # what a column of labels has
 PRECISIONS = ("auto", "float32", "tf32", "bf16")
 # Keys of a recipe that only some encoders take, all beyond the paper, and what turns them off.
 ENCODER_OPTIONS = {

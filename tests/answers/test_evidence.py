@@ -10,13 +10,16 @@ from graphcl.answers import evidence as module
 from graphcl.answers.evidence import (
     EMBEDDING,
     FIRST_HOP,
+    NEAR,
     NEIGHBOURS,
     OWN,
     OWN_SCALED,
+    TOGETHER,
     UNSCALED,
-    first_hop,
+    embedding_parts,
     gather_evidence,
 )
+from graphcl.answers.learning import SMOOTHED
 
 
 def a_graph(x, edges=200, seed=0):
@@ -75,7 +78,7 @@ def test_what_there_is_decides_what_is_looked_at():
     random = np.random.default_rng(0)
     z, labelled = random.normal(size=(20, 8)), np.arange(6)
     assert set(gather_evidence(z, labelled).tables) == {EMBEDDING, UNSCALED}
-    found = gather_evidence(z, labelled, first_hop=slice(2, 5))
+    found = gather_evidence(z, labelled, parts={NEAR: slice(2, 5)})
     assert found.tables[FIRST_HOP].tolist() == z[:, 2:5].tolist()
     typed = Graph.from_edges(
         {"a": random.normal(size=(20, 3)), "b": 4}, {("b", "to", "a"): [[0, 1], [2, 3]]}
@@ -85,14 +88,17 @@ def test_what_there_is_decides_what_is_looked_at():
         UNSCALED,
         OWN,
         OWN_SCALED,
+        TOGETHER,
     }
     assert OWN not in gather_evidence(z[:4], labelled[:2], graph=typed.nodes["b"]).tables
 
 
 def test_the_first_hop_is_where_the_encoder_has_it():
     recipe = graphcl.Recipe("default", dim=16)
-    assert first_hop(vars(recipe), 100) == slice(8, 12)
-    assert first_hop(vars(graphcl.Recipe("cora")), 100) is None
+    parts = embedding_parts(vars(recipe), 100)
+    assert parts["own columns"] == slice(0, 8)
+    assert parts[NEAR] == slice(8, 12)
+    assert NEAR not in embedding_parts(vars(graphcl.Recipe("cora")), 100)
     graph = a_graph(np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32))
     model = GraphCL("default", dim=16, epochs=1, device="cpu").fit(graph)
     alone = replace_edges(graph, drop_beyond_one_hop_of=3)
@@ -121,6 +127,7 @@ def test_noise_does_not_drown_what_tells(decides):
     assert right > 0.95
     assert sum(share for name, share in found.evidence.items() if decides in name) > 0.9
     alone = graphcl.predict(z, None, labels)
-    assert set(alone.evidence) == {EMBEDDING, UNSCALED}
+    assert set(alone.evidence) == {EMBEDDING, UNSCALED, SMOOTHED}
+    assert alone.evidence[SMOOTHED] == 0
     if decides == "own columns":
         assert np.mean(np.array(alone.labels) == y[40:]) < 0.7

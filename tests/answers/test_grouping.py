@@ -5,6 +5,8 @@ from graphcl.answers import grouping
 from graphcl.answers.grouping import cluster
 from graphcl.errors import GraphError, ParameterError
 from graphcl.graphs.graph import Graph
+from graphcl.tabular.originals import Original
+from tests.partitioned.test_embeddings import make_shards
 
 
 def blobs(seed=0, sizes=(60, 40, 25), spread=0.15, dim=8):
@@ -88,6 +90,80 @@ def test_ids_of_a_graph_and_the_same_seed():
     first, second = cluster(z, graph=graph, seed=5), cluster(z, graph=graph, seed=5)
     assert first.columns()["id"].tolist() == ids
     np.testing.assert_array_equal(first.assigned, second.assigned)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_any_seed_and_a_sample_will_do(seed, monkeypatch):
+    monkeypatch.setattr(grouping, "SAMPLE", 60)
+    z, truth = blobs()
+    assert same_partition(cluster(z, seed=seed).assigned, truth)
+
+
+@pytest.mark.parametrize("method", ["kmeans", "hdbscan"])
+def test_clear_groups_are_found_again_and_noise_is_not(method):
+    z, _ = blobs(spread=0.05)
+    stable = cluster(z, method=method).stability
+    assert stable.agreement > 0.9
+    assert min(stable.groups) > 0.9
+    noise = np.random.default_rng(0).normal(size=(400, 16))
+    loose = cluster(noise, 6).stability
+    assert loose.agreement < 0.5
+    assert (loose.times, len(loose.groups)) == (grouping.AGAIN, 6)
+    assert cluster(z[:5], 3).stability is None  # halves of five nodes have no three groups
+
+
+def test_stability_is_that_of_plain_loops(monkeypatch):
+    """Jaccard indices with the most similar group, of partitions that are recorded on the way."""
+    z = np.random.default_rng(1).normal(size=(80, 5)).astype(np.float32)
+    again, partition = [], grouping._partition
+
+    def recorded(unit, *how):
+        found = partition(unit, *how)
+        again.append((unit, found[0]))
+        return found
+
+    monkeypatch.setattr(grouping, "_partition", recorded)
+    groups = cluster(z, 4)
+    (unit, _), *rest = again
+    assert len(rest) == groups.stability.times
+    row = {one.tobytes(): place for place, one in enumerate(unit)}
+    means = []
+    for group in range(4):
+        best = []
+        for half, found in rest:
+            old = {n for n, one in enumerate(half) if groups.assigned[row[one.tobytes()]] == group}
+            new = [{n for n in range(len(half)) if found[n] == other} for other in range(4)]
+            best.append(max(len(old & one) / len(old | one) for one in new))
+        means.append(np.mean(best))
+    assert groups.stability.groups == pytest.approx(means)
+
+
+def test_profiles_are_of_the_graph_or_of_given_columns():
+    z, truth = blobs()
+    x = np.eye(3)[truth]
+    graph = Graph.from_edge_index(np.array([[0], [1]]), x, y=truth)
+    found = cluster(z, graph=graph)
+    for group, some in enumerate(found.profiles):
+        kept = truth[found.assigned == group][0]
+        assert {one.what for one in some if one.effect > 0} == {
+            f"feature {kept}",
+            f"label = class {kept}",
+        }
+    own = Original("age", "number", 10.0 * truth + np.random.default_rng(0).normal(size=125))
+    (first, *_) = cluster(z, graph=graph, columns=[own]).profiles
+    assert [one.what for one in first] == ["age"]
+    assert cluster(z).profiles == ((), (), ())
+
+
+def test_shards_are_grouped_from_disk_as_in_memory(tmp_path, monkeypatch):
+    z, _ = blobs()
+    make_shards(tmp_path / "z.npy", z, [0, 50, 125], ".npy", np.arange(125))
+    monkeypatch.setattr(grouping, "_ROWS", 17)
+    for method in ("kmeans", "hdbscan"):
+        whole, parts = cluster(z, method=method), cluster(tmp_path / "z.npy", method=method)
+        np.testing.assert_array_equal(whole.assigned, parts.assigned)
+        np.testing.assert_allclose(whole.closeness, parts.closeness)
+        assert whole.stability == parts.stability
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ def test_cluster_and_links(here, capsys):
     graph = graphcl.Graph.open("store")
     np.testing.assert_allclose(
         graphcl.links("z.parquet", pairs).scores,
-        graphcl.links(z, pairs, graph=graph).scores,
+        graphcl.links(z, pairs, graph=graph, by="embeddings").scores,
         rtol=1e-5,
     )
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from graphcl import Graph, GraphCL, evaluate_links
+from graphcl.answers.link_model import PairColumns
 from graphcl.graphs.structural import structural_features
 
 SEEDS = range(3)
@@ -70,8 +71,8 @@ KINDS = (
 )
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_links_of_a_random_graph_cannot_be_found(kind):
+def judged_scores(kind):
+    """The mean ROC-AUC of each score over random graphs, and how far chance may take it."""
     found, held = {}, 0
     for seed in SEEDS:
         graph = kind(np.random.default_rng(seed))
@@ -83,6 +84,33 @@ def test_links_of_a_random_graph_cannot_be_found(kind):
             found.setdefault(name, []).append(one.roc_auc)
     # The rank of an edge among its pairs is uniform: variance 1/12. Edges that share a node are
     # not independent, which is why the bound is 4 standard errors of as many that are.
-    bound = 4 * np.sqrt(1 / (12 * held))
-    for name, each in found.items():
-        assert abs(np.mean(each) - 0.5) < bound, (name, each)
+    return {name: np.mean(each) for name, each in found.items()}, 4 * np.sqrt(1 / (12 * held))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_links_of_a_random_graph_cannot_be_found(kind):
+    found, bound = judged_scores(kind)
+    assert "model" in found
+    for name, mean in found.items():
+        assert abs(mean - 0.5) < bound, (name, mean)
+
+
+def test_a_model_that_saw_the_removed_edges_is_told(monkeypatch):
+    """A leak that is planted: of removed pairs, the model sees the columns of the whole graph."""
+    graphs = []
+
+    def leaking(rng):
+        graphs.append(plain(rng))
+        return graphs[-1]
+
+    honest = PairColumns.of.__func__
+
+    def of(cls, z, relation):
+        whole = graphs[-1].only_relation
+        rest = round(0.7 * EDGES)
+        return honest(cls, z, whole if relation.num_edges == rest else relation)
+
+    monkeypatch.setattr(PairColumns, "of", classmethod(of))
+    found, bound = judged_scores(leaking)
+    assert abs(found["model"] - 0.5) > 2 * bound
+    assert abs(found["embeddings"] - 0.5) < bound

@@ -125,7 +125,6 @@ def test_scores_on_hidden_labels(graph, z):
         (np.full(60, -1), "no node has a label"),
         (np.where(np.arange(60) < 5, 0, -1), "no second class"),
         (np.arange(60) % 3, "all 60 nodes have a label"),
-        (np.where(np.arange(60) < 5, 0.5, -1), "must be whole"),
         (np.where(np.arange(60) < 5, -3, -1), "must be whole"),
         (np.full((60, 2), 2), "must be 0 or 1"),
         (np.tile([0, -1], (60, 1)), "known all or none"),

@@ -14,7 +14,8 @@ from threadpoolctl import threadpool_limits
 
 from graphcl.answers import rivals as module
 from graphcl.answers.rivals import STRENGTHS, rivals
-from graphcl.evaluation.calibration import deal, measure
+from graphcl.evaluation.folds import deal
+from graphcl.evaluation.prediction_error import measure
 
 REGRESSION, TREES, BOTH = "logistic regression", "boosted trees", "boosted trees with neighbours"
 

@@ -5,7 +5,9 @@ import pytest
 
 from graphcl.answers.linking import links
 from graphcl.cli.main import run
+from graphcl.estimator import GraphCL
 from graphcl.runs.results import read_answers
+from graphcl.settings import LINKS_BY
 from tests.cli.conftest import fails
 
 
@@ -14,18 +16,23 @@ def test_missing_links_pairs_and_files(trained, graph, capsys):
     told = json.loads(capsys.readouterr().out)
     assert len(told["rows"]) == 5
     edges = {tuple(pair) for pair in graph.edge_index().T.tolist()}
-    z = np.load(trained / "embeddings.npy")
-    for row in told["rows"]:
+    z, model = np.load(trained / "embeddings.npy"), GraphCL.load(trained, device="cpu")
+    expected = links(z, graph=graph, model=model, k=5)
+    assert told["by"] == "model"
+    for row, score, why in zip(told["rows"], expected.scores, expected.why, strict=True):
         u, v = (int(row[end].split()[1]) for end in ("source", "target"))
         assert (u, v) not in edges
-        cosine = z[u] @ z[v] / np.linalg.norm(z[u]) / np.linalg.norm(z[v])
-        assert row["score"] == pytest.approx(float(cosine), abs=1e-5)
-    assert read_answers(trained)["links"]["best"][0]["source"] == told["rows"][0]["source"]
+        assert row["score"] == pytest.approx(float(score), abs=1e-5)
+        assert row["why"] == why
+    kept = read_answers(trained)["links"]["best"][0]
+    assert [kept[name] for name in ("source", "why")] == [
+        told["rows"][0][name] for name in ("source", "why")
+    ]
     command = ["links", "runs/mine", "--node", "node 3", "--node", "node 9", "-k", "2"]
     assert run(command) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "the 4 most likely missing links of 2 nodes"
-    assert lines[1] == "score\tsource\ttarget"
+    assert lines[1] == "score\tsource\ttarget\twhy"
     assert lines[2].split("\t")[1] == "node 3"
     assert run([*command, "--out", "found.csv"]) == 0
     assert "found.csv: 4 rows" in capsys.readouterr().out
@@ -36,7 +43,7 @@ def test_missing_links_pairs_and_files(trained, graph, capsys):
 def test_an_evaluation_stands_beside_simple_scores(trained, capsys):
     assert run(["links", "runs/mine", "--evaluate", "--negatives", "20", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert set(told["scores"]) == {"embeddings", "common_neighbours", "adamic_adar", "features"}
+    assert list(told["scores"]) == [*LINKS_BY, "features"]
     assert told["negatives"] == 20
     assert run(["links", "runs/mine", "-k", "3"]) == 0  # the evaluation stays
     assert read_answers(trained)["links"]["evaluation"]["held_out"] == told["held_out"]
@@ -70,4 +77,6 @@ def test_links_by_the_edges_alone(trained, graph, capsys):
     rows = json.loads(capsys.readouterr().out)["rows"]
     expected = links(None, graph=graph, k=5, by="adamic_adar")
     assert [row["score"] for row in rows] == pytest.approx(expected.scores.tolist(), rel=1e-5)
-    assert "--by must be one of embeddings" in fails(capsys, "links", "runs/mine", "--by", "luck")
+    assert "--by must be one of model, embeddings" in fails(
+        capsys, "links", "runs/mine", "--by", "luck"
+    )

@@ -1,12 +1,16 @@
 """`graphcl report`, from a run to what a person sees."""
 
+import base64
 import json
+import re
+import zlib
 
 import numpy as np
 import pytest
 
 from graphcl.cli.main import run
 from tests.cli.conftest import QUICK, fails
+from tests.reporting.conftest import unpack
 
 QUICK_MAP = ["--map", "pca"]
 
@@ -25,6 +29,56 @@ def test_report_writes_one_page(trained, capsys):
     assert run(["report", "runs/mine", *QUICK_MAP]) == 0  # its own file is replaced
     assert "60 nodes on the map" in capsys.readouterr().out
     assert (trained / "report.html").read_text() == page  # the same run, the same page
+
+
+def embedded(page):
+    """What the page's script knows of each node, by channel and id."""
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
+    ids = json.loads(zlib.decompress(base64.b64decode(data["ids"])))
+    found = {}
+    for one in data["channels"]:
+        if one["kind"] == "category":
+            names = [*one["names"], None]
+            found[one["title"]] = dict(
+                zip(ids, (names[code] for code in unpack(one["values"])), strict=True)
+            )
+    return found, [ids[place] for place in unpack(data["ranked"])]
+
+
+def test_the_page_shows_what_the_commands_answered(trained, folder, capsys):
+    """The ranked list is predict's, the groups are cluster's, and nothing is grouped anew."""
+    report = ["report", "runs/mine", *QUICK_MAP, "--out", "x.html", "--overwrite", "--title"]
+    assert run(["cluster", "runs/mine", "--count", "5", "--seed", "3", "--json"]) == 0
+    groups = {row["id"]: row["group"] for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert run(["predict", "runs/mine", "--all", "--json"]) == 0
+    predicted = json.loads(capsys.readouterr().out)["rows"]
+    assert run([*report, "Whom <to> call", "--note", "First line.\nAsk <Ada>."]) == 0
+    page = (folder / "x.html").read_text()
+    found, ranked = embedded(page)
+    assert found["group"] == {name: f"group {number}" for name, number in groups.items()}
+    assert found["prediction"] == {row["id"]: str(row["label"]) for row in predicted}
+    best = sorted(predicted, key=lambda row: -round(row["probability"], 3))
+    shown = [row["probability"] for row in predicted]
+    sure = dict(zip((row["id"] for row in predicted), shown, strict=True))
+    assert [round(sure[name], 3) for name in ranked] == [round(r["probability"], 3) for r in best]
+    assert "<title>Whom &lt;to&gt; call</title>" in page
+    assert "<h1>Whom &lt;to&gt; call</h1>" in page
+    assert "<p>First line.</p><p>Ask &lt;Ada&gt;.</p>" in page
+    assert (
+        page.index("To look at first") < page.index("How far to trust the") < page.index("Training")
+    )
+    assert page.count(">group 5 <") == 1
+
+
+def test_without_answers_groups_are_those_that_cluster_would_give(trained, folder, capsys):
+    assert run(["report", "runs/mine", *QUICK_MAP, "--out", "x.html"]) == 0
+    found, ranked = embedded((folder / "x.html").read_text())
+    assert ranked == []
+    (trained / "answer-cluster.parquet").write_bytes(b"damaged")
+    capsys.readouterr()
+    assert run(["cluster", "runs/mine", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert found["group"] == {row["id"]: f"group {row['group']}" for row in told["rows"]}
 
 
 def test_a_report_without_its_graph_says_so(trained, folder, capsys):
@@ -49,7 +103,7 @@ def test_a_report_without_labels_or_split(folder, capsys, arrays, keys):
     page = (folder / "runs/bare/report.html").read_text()
     assert ("There is no probe score" in page) == ("y" not in keys)
     assert ("Confusion matrix" in page) == ("y" in keys)
-    for text in ("Alignment", "Uniformity", "Neighbour agreement", "Silhouette"):
+    for text in ("Alignment", "Uniformity", "Neighbour agreement", "Groups", "No predictions are"):
         assert text in page
 
 

@@ -52,6 +52,22 @@ def test_half_a_split_gives_no_score_and_a_report_draws_none(folder, graph, caps
     assert set(kept) == {0, 1}
 
 
+def test_a_number_to_predict_has_no_probe_and_no_classes_to_draw(folder, graph, capsys):
+    prices = np.where(np.arange(graph.num_nodes) % 3, np.arange(graph.num_nodes) / 4, np.nan)
+    np.savez("prices.npz", edge_index=graph.edge_index(), x=graph.x, y=prices)
+    assert run(["train", "prices.npz", *QUICK, "--out", "run"]) == 0
+    refused = "the label is a number, not a class; predict answers it"
+    assert f"no probe: probe: {refused}\n" in capsys.readouterr().out
+    assert np.array_equal(np.load("run/nodes.npz")["y"], prices, equal_nan=True)
+    for asked in (["evaluate", "run"], ["tune", "prices.npz", "--trials", "1"]):
+        assert run(asked) == 2, asked
+        assert said(capsys).endswith(refused)
+    assert run(["compare", "prices.npz", "--methods", "raw", "--runs", "1"]) == 0
+    assert f"raw on prices: 1 of 1 run failed (probe: {refused})" in capsys.readouterr().out
+    assert run(["report", "run", "--out", "page.html", "--map", "pca"]) == 0
+    assert Path("page.html").stat().st_size > 0
+
+
 def test_train_writes_a_run_and_prints_the_probe(folder, capsys):
     assert run(["train", "mine.npz", *QUICK]) == 0
     captured = capsys.readouterr()

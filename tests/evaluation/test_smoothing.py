@@ -6,7 +6,7 @@ import pytest
 import scipy.sparse
 
 from graphcl.evaluation.calibration import fit_calibrated
-from graphcl.evaluation.smoothing import HOPS, STRENGTHS, Around, Smoothing, hops, weigh_hops
+from graphcl.evaluation.smoothing import HOPS, PRIOR, STRENGTHS, Around, Smoothing, hops, weigh_hops
 
 
 def means_of(graph):
@@ -36,7 +36,8 @@ def test_hops_and_their_weights_are_those_of_plain_loops():
             for k in range(HOPS):
                 smoothed += (1 - strength) * strength**k * found[k, row, label]
             expected[place] += np.log(smoothed) * (0.5 if rows[row] == 3 else 1)
-    weight = np.exp(expected) / np.exp(expected).sum()
+    weight = PRIOR * np.exp(expected)
+    weight /= weight.sum()
     shares = [
         sum(w * (1 - a) * a**k for w, a in zip(weight, STRENGTHS, strict=True)) for k in range(HOPS)
     ]

@@ -3,11 +3,10 @@ import math
 import numpy as np
 import pytest
 
-from graphcl.errors import GraphError, ParameterError
+from graphcl.errors import GraphError
 from graphcl.evaluation.nearest import nearest
 from graphcl.evaluation.unsupervised import (
     alignment,
-    cluster,
     effective_rank,
     mean_cosine,
     neighbour_agreement,
@@ -108,34 +107,9 @@ def test_silhouette_is_its_definition():
     assert silhouette(z, y) == pytest.approx(np.mean(values))
 
 
-def test_clusters_find_blobs_and_their_number():
-    z, y = blobs(sizes := 91)
-    found = cluster(z)
-    assert len(found.sizes) == 3
-    assert sum(found.sizes) == sizes
-    assert list(found.sizes) == sorted(found.sizes, reverse=True)
-    assert found.sizes == tuple(np.bincount(found.assigned))
-    assert len({(a, b) for a, b in zip(found.assigned, y, strict=True)}) == 3
-    assert found.silhouette == max(found.tried.values())
-    assert found.silhouette > 0.8
-    again = cluster(z, sample=40)
-    assert np.array_equal(again.assigned, cluster(z, sample=40).assigned)
-    assert len(cluster(z, (4,)).sizes) == 4
-
-
-def test_what_cannot_be_clustered_is_one_cluster():
-    for z in (np.ones((6, 2)), np.ones((1, 2)), np.eye(2)):
-        found = cluster(z)
-        assert found.sizes == (len(z),)
-        assert found.silhouette is None
-    with pytest.raises(ParameterError, match="counts"):
-        cluster(np.eye(3), (1,))
-
-
 @pytest.mark.parametrize("seed", [-1, 2**32])
 def test_any_seed_will_do(seed):
     z = blobs()[0]
-    assert cluster(z, seed=seed, sample=60).sizes == (30, 30, 30)
     assert uniformity(z, seed=seed, sample=60) < 0
 
 

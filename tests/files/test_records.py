@@ -76,6 +76,9 @@ def test_ids_of_several_types_are_text_in_parquet(tmp_path):
     write_records(tmp_path / "t.parquet", {"id": np.array([1, "a"], dtype=object)})
     table = pyarrow.parquet.read_table(tmp_path / "t.parquet")
     assert table.column("id").to_pylist() == ["1", "a"]
+    write_records(tmp_path / "lists.parquet", {"id": [1, 2, 3], "label": [[7, 9], [], None]})
+    lists = pyarrow.parquet.read_table(tmp_path / "lists.parquet").column("label")
+    assert lists.to_pylist() == [["7", "9"], [], None]
 
 
 def test_names_that_cannot_be_written(tmp_path):

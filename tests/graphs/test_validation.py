@@ -5,8 +5,9 @@ import scipy.sparse
 
 import graphcl
 from graphcl.errors import GraphError
+from graphcl.graphs.conversion import flatten
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.validation import is_labelled, numbered_labels
+from graphcl.graphs.validation import is_labelled, is_number, numbered_labels
 
 X = np.eye(3)
 
@@ -29,7 +30,7 @@ X = np.eye(3)
         ({"edge_index": [[0.0, 1.0], [1.0, 2.0]]}, "node numbers must be integers"),
         ({"y": [0, 1]}, "y: 2 labels for 3 nodes"),
         ({"y": [0, 1, -2]}, "y: -2 at node 2"),
-        ({"y": [0, 0.5, 1]}, "y: 0.5 at node 1 is not a class number"),
+        ({"y": [0, 0.5, np.inf]}, "y: inf is not a number"),
         ({"y": [[0, 1], [1, 2], [0, 0]]}, "y: 2 at node 1; labels are 0 or 1"),
         ({"y": [["a", "b"]] * 3}, "labels must be class numbers"),
         ({"y": [[0, 1], [1, -1], [0, 0]]}, "y: -1 at node 1; labels are 0 or 1, and −1 in the"),
@@ -130,6 +131,75 @@ BY_NAME = ([1, 0, -1, 1], ("bird", "cat"))
 def test_labels_have_one_form_however_they_are_given(labels, expected):
     numbers, names = numbered_labels(labels, IDS, "x")
     assert (numbers.tolist(), names) == expected
+
+
+NUMBER = ([1.5, -2.0, None, 1.0], ())
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind", "expected"),
+    [
+        ([1.5, -2, np.nan, 1], "auto", NUMBER),
+        (np.array([1.5, -2, np.nan, 1], np.float32), "auto", NUMBER),
+        (pandas.Series([1.5, -2, None, 1]), "auto", NUMBER),
+        ({"a": 1.5, "b": -2, "d": 1}, "auto", NUMBER),
+        (["1.5", "-2", "", "1"], "number", NUMBER),
+        ([2, 0, 1, 2], "number", ([2.0, 0.0, 1.0, 2.0], ())),
+        ([1.5, -2, np.nan, 1], "classes", ([2, 0, -1, 1], ("-2.0", "1.0", "1.5"))),
+        (["1.5", "-2", "", "1"], "auto", ([2, 0, -1, 1], ("-2", "1", "1.5"))),
+        ([True, False, None, True], "auto", ([1, 0, -1, 1], ("False", "True"))),
+    ],
+)
+def test_a_number_to_predict_is_told_from_classes(labels, kind, expected):
+    numbers, names = numbered_labels(labels, IDS, "x", kind)
+    assert numbers.dtype == (np.float64 if expected is NUMBER or kind == "number" else np.int64)
+    assert (np.where(np.isnan(numbers), None, numbers).tolist(), names) == expected
+
+
+def test_whole_numbers_are_classes_if_few_of_them_differ():
+    ages = np.arange(18.0, 90)
+    assert is_number(ages)
+    assert is_number(np.repeat(ages, 19))  # 5.3 % differ
+    assert not is_number(np.repeat(ages, 21))
+    assert not is_number(np.tile(ages[:20], 3))
+    assert not is_number(np.append(np.arange(60.0), [-1, np.nan]))  # class numbers
+    assert is_number(np.append(np.arange(60.0), 61))
+    assert is_number(np.append(np.zeros(9999), 0.5))
+    series = pandas.Series(ages.astype(int), index=[f"n{one}" for one in range(72)])
+    assert numbered_labels(series, series.index.to_numpy(), "x")[0].dtype == np.float64
+    assert numbered_labels(ages.astype(int), np.arange(72), "x")[0].dtype == np.int64
+    with pytest.raises(GraphError, match="x: a label is not a number"):
+        numbered_labels(["1.5", "many", "", "1"], IDS, "x", "number")
+
+
+def test_a_number_is_no_class_wherever_a_graph_goes(tmp_path):
+    y = [1.5, np.nan, 3, 4]
+    graph = Graph.from_edge_index([[0, 1, 2], [1, 2, 3]], np.eye(4), np.array(y)[:, None])
+    typed = Graph.from_edges(
+        {"a": {"x": np.eye(4), "y": y}, "b": np.eye(2)}, {("a", "r", "b"): [[0, 1], [1, 0]]}
+    )
+    graph.save(tmp_path / "store")
+    np.savez(tmp_path / "g.npz", edge_index=[[0, 1], [1, 2]], x=np.eye(4), y=y)
+    forms = [
+        graph.nodes["node"],
+        typed.nodes["a"],
+        graphcl.open_graph(tmp_path / "store").only_type,
+        graphcl.open_graph(tmp_path / "g.npz").only_type,
+        Graph.from_pyg(graph.to_pyg()).only_type,
+        Graph.from_pyg(typed.to_pyg()).nodes["a"],
+    ]
+    for nodes in forms:
+        assert nodes.y.dtype == np.float64
+        assert nodes.has_number
+        assert np.array_equal(nodes.y, y, equal_nan=True)
+        assert is_labelled(nodes.y).tolist() == [True, False, True, True]
+        assert (nodes.classes, nodes.num_classes, nodes.class_names) == (None, 0, ())
+        assert nodes.described_labels == "a number to predict"
+    assert "4 dense features, a number to predict" in repr(graph)
+    flat = flatten(typed)
+    assert np.array_equal(flat.y, [*y, np.nan, np.nan], equal_nan=True)
+    with pytest.raises(GraphError, match="the label is a number, not a class; predict answers it"):
+        graphcl.linear_probe(np.eye(4), graph)
 
 
 def test_a_graph_takes_labels_by_name_and_keeps_the_names():

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from graphcl.evaluation.splits import Confusion
-from graphcl.evaluation.unsupervised import Agreement, Clusters
+from graphcl.evaluation.unsupervised import Agreement
 from graphcl.graphs.nodes import Nodes
 from graphcl.reporting.contents import Contents, MapPoints
-from graphcl.reporting.page import _neighbours, _points, morton_order, quantised
 from graphcl.runs.files import RunConfig
 from graphcl.store.reader import MASKS
 
@@ -68,7 +67,6 @@ def made_up(n=300, *, labelled=True, ids=None, name="made up", seed=0, blobs=6) 
             np.sort(random.uniform(0.6, 1, (n, 10)).astype(np.float32))[:, ::-1],
             "umap",
         ),
-        clusters=Clusters(rank[y], tuple(sorted(sizes.tolist(), reverse=True)), 0.31, {6: 0.31}),
         uniformity=-2.8,
         alignment=0.21,
         agreement=Agreement(0.62, 0.004, 10, n),
@@ -80,6 +78,7 @@ def made_up(n=300, *, labelled=True, ids=None, name="made up", seed=0, blobs=6) 
         components=3,
         homophily=0.8 if labelled else None,
         notes=[] if labelled else ["The graph could not be read again: it is gone"],
+        assigned=rank[y],
     )
 
 
@@ -90,13 +89,7 @@ def contents():
 
 def unpack(packed):
     """The array that `pack` was given; `data.js` does the same in the page."""
-    width = int(packed["type"][1:])
+    kind, width = packed["type"][0], int(packed["type"][1:])
     raw = zlib.decompress(base64.b64decode(packed["data"]))
     planes = np.frombuffer(raw, np.uint8).reshape(width, -1).T
-    return np.ascontiguousarray(planes).view(f"<u{width}").ravel()
-
-
-def map_data(contents, k):
-    """The data of the map's script: points in Morton order, with `k` neighbours each."""
-    order = morton_order(quantised(contents.points.places))
-    return _points(contents, order) | _neighbours(contents, order, k)
+    return np.ascontiguousarray(planes).view(f"<{kind}{width}").ravel()

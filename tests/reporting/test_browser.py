@@ -5,14 +5,20 @@ are skipped, aloud.
 """
 
 import os
+import re
 import shutil
 import statistics
+import zlib
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from graphcl.reporting.channels import read_ranking
 from graphcl.reporting.page import render
+from graphcl.tabular.originals import Original
 from tests.reporting.conftest import made_up
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
@@ -125,7 +131,7 @@ def test_labelled_hover_click_colour_and_find(visit):
     page.mouse.move(box["x"] + x, box["y"] + y)
     under = page.evaluate("() => window.graphclMap.names[window.graphclMap.state.hover]")
     assert page.locator("#tip strong").inner_text() == under
-    assert "Label: class" in page.locator("#tip").inner_text()
+    assert "label: class" in page.locator("#tip").inner_text()
     page.mouse.click(box["x"] + x, box["y"] + y)
     assert page.locator("#chosen h3").inner_text() == under
     assert page.locator("#chosen li").count() == 10
@@ -138,7 +144,7 @@ def test_labelled_hover_click_colour_and_find(visit):
     page.fill("#find", "no such node")
     page.press("#find", "Enter")
     assert "no such node" in page.locator("#missing").inner_text()
-    for colour in ("Cluster", "Degree", "Split", "Label"):
+    for colour in ("group", "degree", "split", "label"):
         page.select_option("#colour", label=colour)
         assert page.locator("#legend").inner_text().strip()
     before = painted(page)
@@ -147,6 +153,140 @@ def test_labelled_hover_click_colour_and_find(visit):
     page.locator("#legend button").first.click()
     assert painted(page) == before
     keep(page, "labelled-light", whole=True)
+
+
+def listed():
+    """A page to act on: predictions with reasons, groups with profiles, and own columns."""
+    some = made_up(600, name="people")
+    random = np.random.default_rng(0)
+    risk = random.permutation(600) / 600
+    table = {
+        "id": [str(n) for n in range(600)],
+        "label": ["yes" if one > 0.5 else "no" for one in risk],
+        "p:no": (1 - risk).tolist(),
+        "p:yes": risk.tolist(),
+        "why": [f"because of {n}" for n in range(600)],
+    }
+    towns = np.array([["Köln", "Łódź", None][n % 3] for n in range(600)], dtype=object)
+    age = np.where(np.arange(600) % 5, np.arange(600) + 0.5, np.nan)
+    difference = {"what": "town = Köln", "kind": "category", "effect": 2, "sides": ["1 of 2"] * 2}
+    difference |= {"inside": 1, "known": 2, "outside": 1, "known_outside": 2}
+    sizes = np.bincount(some.assigned).tolist()
+    groups = {"text": "6 groups", "groups": 6, "sizes": sizes, "typical": [["7"]] * 6}
+    answers = {
+        "predict": {"text": "600 nodes", "predicted": {"yes": 300, "no": 300}, "several": False},
+        "cluster": groups | {"profiles": [[difference]] * 6},
+    }
+    ranking = read_ranking(table, answers["predict"], table["id"])
+    own = [Original("town", "category", towns), Original("age", "number", age)]
+    shown = replace(some, answers=answers, ranking=ranking, columns=own, title="Whom to call")
+    return replace(shown, note="Ask Zoë."), risk
+
+
+def test_the_list_is_searched_sorted_and_read_by_keyboard_alone(visit):
+    contents, risk = listed()
+    page = visit(contents)
+    ids = "() => [...document.querySelectorAll('#list tbody button')].map((b) => b.innerText)"
+    best = [str(n) for n in np.argsort(-risk)]
+    assert page.evaluate(ids) == best[:25]
+    assert page.locator("h1").bounding_box()["y"] < 100
+    assert page.locator("#list tbody tr").first.bounding_box()["y"] < 900  # seen at once
+    cells = page.locator("#list tbody tr").first.locator("th, td").all_inner_texts()
+    assert cells[:3] == [best[0], f"{100 * risk.max():.1f} %", "yes"]
+    assert f"because of {best[0]}" in cells
+    page.focus("#sought")
+    page.keyboard.type("łódź")
+    page.locator("#sifted", has_text="of 200").wait_for()
+    assert {int(one) % 3 for one in page.evaluate(ids)} == {1}
+    page.keyboard.press("Control+a")
+    page.keyboard.press("Delete")
+    page.locator("#sifted", has_text="of 600").wait_for()
+    page.locator("#list thead button", has_text="age").focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate(ids)[0] == "599"
+    assert page.locator("#list th[aria-sort]").get_attribute("aria-sort") == "descending"
+    page.keyboard.press("Enter")
+    assert page.evaluate(ids)[:2] == ["1", "2"]
+    assert page.locator("#list th[aria-sort]").get_attribute("aria-sort") == "ascending"
+    page.locator("#more").focus()
+    page.keyboard.press("Enter")
+    assert len(page.evaluate(ids)) == 50
+    assert page.evaluate("() => document.activeElement.innerText") == page.evaluate(ids)[25]
+    chosen = page.evaluate(ids)[25]
+    page.keyboard.press("Enter")  # the dialog on the node in focus
+    dialog = page.locator("#node")
+    assert dialog.is_visible()
+    assert dialog.locator("h3").inner_text() == chosen
+    assert f"because of {chosen}" in dialog.inner_text()
+    assert dialog.locator("li").count() == 10
+    dialog.locator("li button").first.focus()
+    page.keyboard.press("Enter")
+    assert dialog.locator("h3").inner_text() != chosen
+    keep(page, "dialog")
+    page.keyboard.press("Escape")
+    assert not dialog.is_visible()
+    assert page.evaluate("() => document.activeElement.innerText") == chosen
+    page.locator("[data-node]").first.click()
+    assert dialog.locator("h3").inner_text() == "7"
+    dialog.get_by_text("Show on the map").click()
+    assert page.locator("#chosen h3").inner_text() == "7"
+
+
+def test_a_screen_reader_hears_names_and_roles(visit):
+    page = visit(listed()[0])
+    client = page.context.new_cdp_session(page)
+    tree = client.send("Accessibility.getFullAXTree")["nodes"]
+    found = [
+        (one["role"]["value"], one.get("name", {}).get("value", ""))
+        for one in tree
+        if not one.get("ignored") and "role" in one
+    ]
+    for role, name in (
+        ("heading", "Whom to call"),
+        ("heading", "To look at first"),
+        ("heading", "Groups"),
+        ("heading", "Map"),
+        ("searchbox", "Search"),
+        ("combobox", "Colour by"),
+        ("columnheader", "probability of yes"),
+        ("button", "Show more"),
+        ("list", "Typical nodes of group 1"),
+        ("region", "To look at first"),
+    ):
+        assert (role, name) in found, (role, name)
+    assert any(role == "image" and name.startswith("Map of 600 nodes") for role, name in found)
+    spoken = {"button", "searchbox", "combobox", "textbox", "columnheader", "rowheader", "image"}
+    assert [role for role, name in found if role in spoken and not name.strip()] == []
+    levels = [
+        int(one[1])
+        for one in page.evaluate(
+            "() => [...document.querySelectorAll('h1,h2,h3')].map((h) => h.tagName)"
+        )
+    ]
+    assert levels[0] == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+
+
+def test_on_paper_and_on_a_phone_nothing_is_cut_off(visit, tmp_path):
+    page = visit(listed()[0], width=390, height=844)
+    assert page.evaluate("() => document.documentElement.scrollWidth") == 390
+    page.locator("#list tbody button").first.tap()
+    box = page.locator("#node").bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 390
+    keep(page, "phone-dialog")
+    page = visit(None, width=720)  # A4 with margins
+    page.emulate_media(media="print")
+    assert page.evaluate("() => document.documentElement.scrollWidth") == 720
+    assert not page.locator("#sift").is_visible()
+    assert page.locator("#list tbody tr").count() == 25
+    keep(page, "print", whole=True)
+    page.pdf(path=tmp_path / "page.pdf", format="A4")
+    paper = (tmp_path / "page.pdf").read_bytes()
+    assert 2 <= len(re.findall(rb"/Type\s*/Page\b", paper)) <= 9
+    # The drawn map is among the pictures: an empty canvas would be of one colour.
+    pictures = re.findall(rb"/Subtype\s*/Image.*?stream\r?\n(.*?)endstream", paper, re.DOTALL)
+    assert any(len(set(zlib.decompress(one)[::97])) > 9 for one in pictures)
 
 
 def test_keys_move_and_choose(visit):
@@ -224,7 +364,7 @@ def test_names_that_are_markup_stay_text(visit):
 def test_text_can_be_read_on_its_ground(visit):
     """WCAG's contrast of 4.5 for text, in both schemes."""
     for dark in (False, True):
-        page = visit(made_up(60), dark=dark)
+        page = visit(listed()[0], dark=dark)
         ratios = page.evaluate(
             r"""() => {
               const parse = (text) => text.match(/[\d.]+/g).map(Number);
@@ -261,6 +401,6 @@ def test_cora_from_training_to_the_page(visit, tmp_path, monkeypatch):
     assert run(["report", "runs/cora", "--out", "report.html", "--map", "pca"]) == 0
     page = visit(None)
     assert "2,708" in page.inner_text("body")
-    assert "accuracy on test nodes" in page.inner_text("body")
+    assert "Accuracy" in page.inner_text("body")
     assert painted(page) > 0.01
     keep(page, "cora-light", whole=True)

@@ -19,16 +19,19 @@ from graphcl.graphs.graph import Graph
 from graphcl.reporting import page as page_module
 from graphcl.reporting.page import (
     drift_page,
+    map_data,
     morton_order,
     pack,
     pack_texts,
+    packed_column,
     quantised,
     relative,
     render,
     script_json,
 )
 from graphcl.runs.files import Origin, RunConfig
-from tests.reporting.conftest import made_up, map_data, unpack
+from graphcl.tabular.originals import Original
+from tests.reporting.conftest import made_up, unpack
 
 NASTY = [
     "</script><script>alert(1)</script>",
@@ -87,7 +90,7 @@ def test_the_page_is_well_formed_and_loads_nothing(contents):
         assert "https:" not in (value or "")
     assert "@import" not in page
     assert "url(" not in page
-    for text in ("accuracy on test nodes", "81.2 %", "Nodes by degree", "Alignment", "Silhouette"):
+    for text in ("Accuracy", "81.2 %", "Nodes by degree", "Alignment", "All nodes"):
         assert text in page
 
 
@@ -131,11 +134,13 @@ def test_what_the_script_reads_is_what_was_measured(contents):
     for row, node in enumerate(ids):
         assert [ids[place] for place in places[row]] == contents.points.neighbours[node].tolist()
     titles = {channel["title"]: channel for channel in data["channels"]}
-    assert list(titles) == ["Label", "Cluster", "Degree", "Split"]
-    assert unpack(titles["Label"]["values"]).tolist() == contents.nodes.y[ids].tolist()
-    assert unpack(titles["Degree"]["values"]).tolist() == contents.nodes.degree[ids].tolist()
-    split = unpack(titles["Split"]["values"])
-    named = [["train", "validation", "test", ""][code] for code in split]
+    assert list(titles) == ["label", "group", "split", "degree"]
+    assert unpack(titles["label"]["values"]).tolist() == contents.nodes.y[ids].tolist()
+    assert unpack(titles["group"]["values"]).tolist() == contents.assigned[ids].tolist()
+    degree = titles["degree"]
+    assert unpack(degree["values"]).tolist() == contents.nodes.degree[ids].tolist()
+    split = titles["split"]
+    named = [[*split["names"], ""][code] for code in unpack(split["values"])]
     codes = contents.nodes.split_codes[ids]
     expected = [["", "train", "validation", "test"][code] for code in codes]
     assert named == expected
@@ -147,7 +152,7 @@ def test_a_page_without_labels():
     assert "There is no probe score: the graph has no labels." in page
     assert "could not be read again" in page
     assert "confusion" not in page.split("</style>")[1].split("<script")[0]
-    assert [c["title"] for c in embedded(page)["channels"]] == ["Cluster", "Degree"]
+    assert [c["title"] for c in embedded(page)["channels"]] == ["group", "degree"]
 
 
 def test_signs_that_a_training_failed_come_first(contents):
@@ -160,7 +165,7 @@ def test_signs_that_a_training_failed_come_first(contents):
     )
     parsed(page)
     assert "the loss hardly moved. <br>Try more epochs." in page
-    assert page.index("hardly moved") < page.index("Map of the embeddings")
+    assert page.index("hardly moved") < page.index("All nodes")
     for text in ("Majority", "25.0 %", "ROC-AUC", "0.610", "Effective rank", "12.3", "0.567"):
         assert text in page
 
@@ -199,12 +204,44 @@ def test_interrupted_before_the_first_epoch(contents):
     assert "No epoch recorded" in page
 
 
-@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.uint32])
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.uint32, np.float32, np.float64])
 def test_arrays_come_back(kind):
-    values = np.random.default_rng(0).integers(0, np.iinfo(kind).max, 1000, dtype=kind)
+    values = np.random.default_rng(0).uniform(0, 255, 1000).astype(kind)
     packed = pack(values)
     assert np.array_equal(unpack(packed), values)
     assert unpack(packed).dtype == kind
+
+
+def test_columns_come_back_and_numbers_sort_in_names():
+    rows = np.array([2, 0, 1])
+    numbers = Original("pay", "number", np.array([1234.56, np.nan, 7]), unit=" €")
+    data = packed_column(numbers, rows)
+    np.testing.assert_array_equal(unpack(data["values"]), [7, 1234.56, np.nan])
+    assert (data["unit"], data["log"]) == (" €", False)
+    assert packed_column(Original("d", "number", np.array([1, 1, 99.0])), rows)["log"]
+    assert packed_column(Original("d", "number", np.full(3, np.nan)), rows)["high"] == 0
+    names = np.array(["group 10", None, "group 9"], dtype=object)
+    data = packed_column(Original("group", "category", names), rows)
+    assert data["names"] == ["group 9", "group 10"]
+    assert unpack(data["values"]).tolist() == [0, 1, 2]
+    data = packed_column(Original("said", "text", names), rows)
+    assert json.loads(zlib.decompress(base64.b64decode(data["values"]))) == [
+        "group 9",
+        "group 10",
+        "",
+    ]
+
+
+def test_own_columns_come_as_far_as_there_is_room(monkeypatch, contents):
+    random = np.random.default_rng(0)
+    own = [Original(f"c{n}", "number", random.normal(size=300)) for n in range(6)]
+    rich = dataclasses.replace(contents, columns=own)
+    titles = [one["title"] for one in embedded(render(rich))["channels"]]
+    assert titles == ["group", "split", *(f"c{n}" for n in range(6))]
+    monkeypatch.setattr(page_module, "COLUMN_BYTES", 10_000)
+    page = render(rich)
+    assert [one["title"] for one in embedded(page)["channels"]][2:] == ["c0", "c1", "c2"]
+    assert "too large with all columns; without: c3, c4, c5." in page
 
 
 @settings(deadline=None)
@@ -328,7 +365,7 @@ def test_a_saved_model_gets_the_page_that_a_training_would_get(saved, graph, tmp
     page = run.report(out, layout="pca")
     text = out.read_text()
     assert (page.path, page.bytes, page.nodes) == (out, len(text.encode()), 60)
-    for words in ("accuracy on test nodes", "Confusion matrix", "Alignment", "Loss (NT-Xent)"):
+    for words in ("Accuracy", "Confusion matrix", "Alignment", "Loss (NT-Xent)"):
         assert words in text
     with pytest.raises(RunError, match="already exists"):
         run.report(out, layout="pca")

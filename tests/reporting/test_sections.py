@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from graphcl.reporting.page import render
 from graphcl.reporting.sections import (
@@ -14,22 +12,10 @@ from graphcl.reporting.sections import (
     confusion_table,
     degree_rows,
     line_chart,
-    ticks,
 )
 from tests.reporting.conftest import made_up
 
 NASTY = '</script><b>"&'
-
-
-@settings(deadline=None)
-@given(low=st.floats(-1e6, 1e6), width=st.floats(1e-6, 1e6))
-def test_ticks_are_round_few_and_span(low, width):
-    high = low + width
-    found = ticks(low, high)
-    assert 2 <= len(found) <= 8
-    assert found[0] <= low + 1e-6 * width
-    assert found[-1] >= high - 1e-6 * width
-    assert ticks(3.0, 3.0) == [3.0]
 
 
 def test_a_curve_goes_through_its_points():
@@ -48,7 +34,7 @@ def test_long_flat_and_single_curves():
     long = line_chart(range(1, 5001), np.arange(5000.0), label="", x_label="")
     assert long.count("L") < 450
     ElementTree.fromstring(line_chart([1, 2], [5.0, 5.0], label="", x_label=""))
-    assert "<circle" in line_chart([1], [5.0], label="", x_label="")
+    ElementTree.fromstring(line_chart([1], [5.0], label="", x_label=""))
 
 
 def test_degree_rows_count_every_node_once():
@@ -63,7 +49,7 @@ def test_degree_rows_count_every_node_once():
 
 def test_bars_and_matrix_escape_names():
     for markup in (
-        bars([(NASTY, 3), ("b", 0)], label=NASTY, coloured=True),
+        bars([(NASTY, 3), ("b", 0)], label=NASTY),
         confusion_table([NASTY, "b"], [[3, 1], [0, 2]]),
     ):
         assert "<b>" not in markup
@@ -74,26 +60,35 @@ def test_bars_and_matrix_escape_names():
     assert "100 %" in table
 
 
-ERROR = {
-    "accuracy": 0.8125,
-    "standard_error": 0.05,
-    "micro_f1": 0.7,
-    "majority": 0.4,
-    "calibration_error": 0.041,
-    "nodes": 64,
-}
 ANSWERS = {
     "predict": {
         "nodes": 1234,
         "several": False,
         "labelled": {NASTY: 60, "Law": 4},
         "predicted": {NASTY: 1000, "Law": 234},
-        "error": ERROR,
-        "test": None,
+        "text": f"1,234 nodes predicted\nexpected: accuracy 81.2 ± 5.0 % {NASTY}",
+        "rivals": [{"name": NASTY, "roc_auc": 0.61}, {"name": "trees", "roc_auc": 0.7}],
     },
     "cluster": {
         "method": "kmeans",
         "groups": 2,
+        "text": "2 groups by kmeans",
+        "profiles": [
+            [
+                {
+                    "what": f"{NASTY} = b",
+                    "kind": "category",
+                    "sides": ["41 of 52", "88 of 750"],
+                    "inside": 41,
+                    "known": 52,
+                    "outside": 88,
+                    "known_outside": 750,
+                    "effect": 3.3,
+                }
+            ],
+            [],
+        ],
+        "stability": {"times": 5, "agreement": 0.9, "groups": [0.95, 0.4]},
         "sizes": [900, 334],
         "typical": [[NASTY, "b"], [7]],
         "silhouette": 0.31,
@@ -117,14 +112,16 @@ ANSWERS = {
 def test_every_answer_has_its_section_and_names_are_escaped():
     page = answer_sections(ANSWERS)
     for text in (
-        "Predicted labels",
+        "How far to trust the predictions",
         "1,234",
         "81.2 ± 5.0 %",
-        "64 labelled nodes, each held out",
-        "0.041",
+        "0.610",
         "Groups",
         "900 nodes",
-        "chosen by the silhouette",
+        "found again by 40 %",
+        "79 % (41 of 52)",
+        "12 % (88 of 750)",
+        "Nothing sets it apart beyond chance",
         "Links",
         "adamic adar",
         "120 linked pairs were removed before training; each is ranked among 100 pairs that are "
@@ -132,13 +129,11 @@ def test_every_answer_has_its_section_and_names_are_escaped():
     ):
         assert text in page
     assert "<b>" not in page
-    assert page.count("&lt;/script&gt;") == 3
+    assert page.count("&lt;/script&gt;") == 7
 
 
-def test_no_answer_is_no_section_and_several_labels_are_scored_by_f1():
+def test_no_answer_is_no_section():
     assert answer_sections({}) == ""
-    several = ANSWERS["predict"] | {"several": True}
-    assert "Expected micro-F1" in answer_sections({"predict": several})
     assert answer_sections({"links": {"best": []}}) == ""
 
 
@@ -155,10 +150,10 @@ def test_the_page_shows_them_and_the_names_of_classes():
     names = ("Art", "Law", NASTY, "d", "e", "f")
     named = replace(contents, answers=ANSWERS, nodes=replace(contents.nodes, class_names=names))
     page = render(named)
-    assert "Predicted labels" in page
+    assert "How far to trust the predictions" in page
     assert '<th scope="row">Law</th>' in page
     assert "class 1" not in page
-    assert "Predicted labels" not in render(contents)
+    assert "How far to trust the predictions" not in render(contents)
 
 
 def test_links_of_a_typed_graph_are_judged_by_other_scores():

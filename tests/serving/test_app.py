@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.ipc
 import pytest
 
+from graphcl.answers.linking import links as links_of
 from graphcl.estimator import GraphCL
 from graphcl.graphs.graph import Graph
 from graphcl.serving import app as module
@@ -78,12 +79,21 @@ def test_similar_nodes_labels_and_links(client, served, new_node):
     linked = {served.id(row) for row in served.linked(np.array([5]))[0]}
     assert not linked & {one["id"] for one in links}
     assert len(links) == 60 - len(linked)
+    model = GraphCL.load(served.path, device="cpu")
+    exact = links_of(served.z, graph=served.graph, model=model, rows=[5], k=60)
+    assert [one["id"] for one in links] == [served.id(row) for row in exact.pairs[:, 1].tolist()]
+    assert [one["score"] for one in links] == pytest.approx(exact.scores.tolist(), rel=1e-5)
+    assert [one["why"] for one in links] == exact.why.tolist()
     of_new = client.post("/links", {"new": [new_node[0]], "k": 60}).json()["nodes"][0]["links"]
     assert not set(new_node[0]["neighbors"]) & {one["id"] for one in of_new}
-    pairs = client.post("/links", {"pairs": [["node 1", "node 2"]]}).json()["pairs"]
-    a, b = served.z[1].astype(float), served.z[2].astype(float)
-    expected = a @ b / np.linalg.norm(a) / np.linalg.norm(b)
-    assert pairs[0]["score"] == pytest.approx(expected, abs=1e-5)
+    assert len(of_new) == 60 - len(set(new_node[0]["neighbors"]))
+    assert all(0 < one["score"] < 1 and one["why"] for one in of_new)
+    pairs = client.post("/links", {"pairs": [["node 5", links[0]["id"]]]}).json()["pairs"]
+    assert pairs[0] == {"source": "node 5", "target": links[0]["id"], **pairs[0]}
+    assert pairs[0]["score"] == pytest.approx(links[0]["score"], rel=1e-5)
+    assert pairs[0]["why"] == links[0]["why"]
+    found = table(client.post("/links", {"ids": ["node 5"]}, headers={"accept": ARROW}))
+    assert found.column("why").to_pylist() == [one["why"] for one in links[:10]]
 
 
 def test_health_metrics_and_descriptions(client, served):
@@ -210,7 +220,7 @@ def test_bytes_under_way_are_bounded_in_all(served, monkeypatch):
 
 
 def test_answers_are_bounded(served):
-    client = client_of(served, bounds=Bounds(answers=100, answer_bytes=3000, per_second=0))
+    client = client_of(served, bounds=Bounds(answers=100, answer_bytes=6000, per_second=0))
     ids = [f"node {row}" for row in range(30)]
     for path in ("/neighbors", "/links"):
         assert client.post(path, {"ids": ids[:3], "k": 10}).status_code == 200
@@ -220,7 +230,7 @@ def test_answers_are_bounded(served):
             assert "nodes times k may be 100 at most; got 11 times 10" in found.json()["error"]
     for accept in ("*/*", ARROW):
         found = client.post("/embed", {"ids": ids * 2}, headers={"accept": accept})
-        assert (found.status_code, "more than 3000 bytes" in found.text) == (413, True)
+        assert (found.status_code, "more than 6000 bytes" in found.text) == (413, True)
     assert client.post("/predict", {"ids": ids * 3}).status_code == 413
     described = client.get("/openapi.json").json()
     assert "nodes times k may be 100" in described["info"]["description"]

@@ -16,12 +16,12 @@ import pyarrow.parquet
 import pytest
 
 import graphcl
+from graphcl.answers.learning import learn
 from graphcl.answers.prediction import predict
 from graphcl.answers.similar import neighbors
 from graphcl.cli.main import run
 from graphcl.errors import RunError
 from graphcl.estimator import GraphCL
-from graphcl.evaluation.calibration import fit_calibrated
 from graphcl.evaluation.nearest import build_index, unit_rows
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
@@ -74,7 +74,8 @@ def test_a_new_node_that_is_a_copy_is_looked_at_like_the_node(served, a_run):
     relation, row = a_run[1].only_relation, 7
     near = relation.indices[relation.indptr[row] : relation.indptr[row + 1]]
     new = New(np.asarray(a_run[1].x[[row]]), [[f"node {one}" for one in near]])
-    probe, evidence = served._fit_labels()
+    learned = served._fit_labels()
+    evidence = learned.evidence
     z = np.asarray(served.z[[row]])
     known = evidence.take(np.array([row]))
     copied = evidence.of_new(z, new.features, [near])
@@ -83,7 +84,7 @@ def test_a_new_node_that_is_a_copy_is_looked_at_like_the_node(served, a_run):
     for name, table in known.items():
         np.testing.assert_allclose(copied[name], table, atol=1e-4)
     (found,) = served.predict_new(z, new)
-    expected = probe.probabilities(known)[0]
+    (expected,) = learned.of_rows(np.array([row]))  # with what its neighbours add
     np.testing.assert_allclose(list(found["probabilities"].values()), expected, atol=1e-4)
 
 
@@ -95,10 +96,10 @@ def test_labels_that_take_long_to_learn(a_run, monkeypatch):
 
     def slow(*arguments, **options):
         begun.wait(10)
-        return fit_calibrated(*arguments, **options)
+        return learn(*arguments, **options)
 
     monkeypatch.setattr(module, "LEARNING_SECONDS", 0.05)
-    monkeypatch.setattr(module, "fit_calibrated", slow)
+    monkeypatch.setattr(module, "learn", slow)
     served = ServedRun(*a_run)
     for _ in range(2):
         with pytest.raises(NotYetError):
@@ -113,7 +114,7 @@ def test_labels_that_are_being_learned_keep_no_thread_waiting(a_run, monkeypatch
 
     begun = threading.Event()
     monkeypatch.setattr(module, "LEARNING_SECONDS", 0.5)
-    monkeypatch.setattr(module, "fit_calibrated", lambda *_, **__: begun.wait(10))
+    monkeypatch.setattr(module, "learn", lambda *_, **__: begun.wait(10))
     served = ServedRun(*a_run)
     began = time.monotonic()
     for _ in range(6):  # the first waits; by then it is known that they take long
@@ -127,7 +128,7 @@ def test_a_fault_while_labels_are_learned_is_raised_where_they_are_asked_for(a_r
     def fails(*_, **__):
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr("graphcl.serving.run.fit_calibrated", fails)
+    monkeypatch.setattr("graphcl.serving.run.learn", fails)
     served = ServedRun(*a_run)
     for _ in range(2):
         with pytest.raises(RuntimeError, match="a fault of ours"):
@@ -139,9 +140,9 @@ def test_of_many_labels_a_sample_is_learned(a_run, monkeypatch):
     served = ServedRun(*a_run)
     rows = np.arange(60)
     found = served.predict(rows)
-    assert len(served._learned) == 20
-    plain = served._fit.result().probabilities(np.asarray(served.z))
-    others = np.setdiff1d(rows, served._learned)
+    assert len(served._fit.result().labelled) == 20
+    plain = served._fit.result().of_rows(rows)
+    others = np.setdiff1d(rows, served._fit.result().labelled)
     names = ("red", "green", "blue")
     table = np.array([[one["probabilities"][name] for name in names] for one in found])
     np.testing.assert_array_equal(table[others], plain[others].astype(float))

@@ -1,9 +1,10 @@
-"""Several labels per node: columns of flags, columns of names, and cells with a separator."""
+"""Labels: a number to predict; several per node, in flags, names, or cells with a separator."""
 
+import numpy as np
 import pyarrow
 import pytest
 
-from graphcl.errors import GraphError
+from graphcl.errors import GraphError, ParameterError
 from graphcl.tabular.build import load_tables
 from graphcl.tabular.options import TableOptions
 from tests.tabular.conftest import write
@@ -81,3 +82,72 @@ def test_nodes_that_only_edges_name_have_none_of_several_labels():
     write("n.csv", "id,f,p,q\n1,5,1,0\n2,6,0,1\n")
     options = TableOptions(nodes="n.csv", label=("p", "q"), unknown_edges="add")
     assert load_tables("e.csv", options)[0].y.tolist() == [[1, 0], [0, 1], [-1, -1]]
+
+
+PRICES = "id,f,price\n1,5,12.5\n2,6,\n3,7,NA\n4,8,-1\n5,9,80\n"
+
+
+def test_a_column_with_fractions_is_a_number_unless_one_says_otherwise():
+    graph, report = read(PRICES, label="price")
+    assert graph.y.dtype == np.float64
+    assert np.array_equal(graph.y, [12.5, np.nan, np.nan, -1, 80], equal_nan=True)
+    assert (graph.num_classes, graph.class_names, report.class_names) == (0, (), ())
+    said = "'price' is a number to predict, -1 to 80; 2 nodes without it; if it has classes, pass"
+    assert any(said in note for note in report.notes)
+    graph, report = read(PRICES, label="price", label_kind="classes")
+    assert graph.y.tolist() == [1, -1, 3, 0, 2]
+    assert report.class_names == ("-1", "12.5", "80", "NA")
+    few = "id,f,rank\n1,5,1\n2,6,2\n3,7,2\n"
+    assert read(few, label="rank")[0].y.dtype == np.int64
+    assert read(few, label="rank", label_kind="number")[0].y.tolist() == [1.0, 2.0, 2.0]
+
+
+def test_whole_numbers_of_which_many_differ():
+    ages = "id,f,age\n" + "".join(f"{one},5,{18 + one}\n" for one in range(30))
+    assert read(ages, label="age")[0].y.dtype == np.float64
+    many = "id,f,age\n" + "".join(f"{one},5,{18 + one % 25}\n" for one in range(1000))
+    graph, report = read(many, label="age")
+    assert graph.num_classes == 25
+    assert any("if it is a number to predict, pass label_kind='number'" in n for n in report.notes)
+    numbers = "id,f,c\n" + "".join(f"{one},5,{one % 25}\n" for one in range(100))
+    graph, report = read(numbers, label="c")  # class numbers
+    assert graph.num_classes == 25
+    assert not any("label_kind" in note for note in report.notes)
+    texts = pyarrow.table({"id": [1, 2], "f": [1.0, 2], "v": ["1.5", "2.5"]})
+    edges = pyarrow.table({"source": [1], "target": [2]})
+    assert load_tables(edges, TableOptions(nodes=texts, label="v"))[0].class_names == ("1.5", "2.5")
+
+
+def test_a_number_with_a_decimal_comma():
+    table = 'id,f,p\n1,5,"1.169,50"\n2,6,"3,25"\n'
+    assert read(table, label="p", decimal=",")[0].y.tolist() == [1169.5, 3.25]
+
+
+def test_what_is_no_number_is_refused():
+    with pytest.raises(GraphError, match=r"n.csv: row 2, column 'p': 'dear' is not a number"):
+        read("id,f,p\n1,5,1.5\n2,6,dear\n", label="p", label_kind="number")
+    with pytest.raises(
+        ParameterError, match="label_kind must be classes, if a node may have several"
+    ):
+        read("id,f,p,q\n1,5,1.5,2\n2,6,3,4\n", label=("p", "q"), label_kind="number")
+    with pytest.raises(GraphError, match="column 'p' has no values"):
+        read("id,f,p\n1,5,\n2,6,\n", label="p", label_kind="number")
+
+
+def test_nodes_that_only_edges_name_have_no_number():
+    write("e.csv", "source,target\n1,9\n")
+    write("n.csv", "id,f,p\n1,5,1.5\n2,6,2.5\n")
+    options = TableOptions(nodes="n.csv", label="p", unknown_edges="add")
+    y = load_tables("e.csv", options)[0].y
+    assert np.array_equal(y, [1.5, 2.5, np.nan], equal_nan=True)
+
+
+def test_a_number_of_one_type():
+    write("e.csv", "person,house\n1,7\n2,8\n")
+    write("p.csv", "id,f\n1,5\n2,6\n")
+    write("h.csv", "id,f,price\n7,5,1.5\n8,6,2.5\n")
+    nodes = {"person": "p.csv", "house": "h.csv"}
+    options = TableOptions(nodes=nodes, edges={"person:owns:house": "e.csv"}, label="price")
+    graph, _ = load_tables(None, options)
+    assert graph.labelled_type == "house"
+    assert graph.nodes["house"].y.tolist() == [1.5, 2.5]

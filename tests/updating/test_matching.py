@@ -253,6 +253,22 @@ def test_labels_of_another_kind_are_refused(old):
     assert found.y.tolist() == [1, 0, 3]
 
 
+def test_new_nodes_have_a_number_as_the_graph_has():
+    edges = pyarrow.table({"source": ["a"], "target": ["b"]})
+    nodes = pyarrow.table({"id": ["a", "b"], "v": [1.0, 2.0], "price": [1.5, None]})
+    old = read_tables(edges, nodes, label="price")
+    # Alone, these whole numbers would be classes.
+    new = pyarrow.table({"id": ["b", "c", "d"], "v": [1.0, 2, 3], "price": ["7", "8", None]})
+    how = TableOptions(nodes=new, label=("price",), preparation=old.preparation)
+    grown = grow(old, how).changed.graph
+    assert np.array_equal(grown.y, [1.5, 7, 8, np.nan], equal_nan=True)
+    words = new.set_column(2, "price", pyarrow.array(["dear"] * 3))
+    with pytest.raises(GraphError, match="'dear' is not a number"):
+        grow(old, replace(how, nodes=words))
+    with pytest.raises(GraphError, match="labels are of another kind"):
+        grow(old, replace(how, label_kind="classes"))
+
+
 def test_ids_that_look_like_known_numbers_are_said():
     edges = pyarrow.table({"source": [1, 2, 3], "target": [2, 3, 7]})
     nodes = pyarrow.table({"id": [1, 2, 3, 7], "f0": [0.0, 1, 2, 3], "f1": [1.0, 1, 1, 1]})

@@ -12,7 +12,8 @@ keeps its weights in the span of the labelled rows, so a basis of that is exact,
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,9 @@ MOST_ROWS = 2000  # labelled nodes whose columns span it
 MOST_BYTES = 1 << 28  # of such a table; without it, the embedding has to do
 EMBEDDING, UNSCALED, FIRST_HOP = "embedding", "embedding, unscaled", "one hop of the embedding"
 OWN, OWN_SCALED, NEIGHBOURS = "own columns", "own columns, scaled", "columns two hops away"
+TOGETHER = "embedding and own columns"
+ITSELF, NEAR, FAR = "own columns", "neighbours", "their neighbours"  # parts of an embedding
+SURROUNDINGS = "surroundings"  # of a recipe whose hops do not stand side by side
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,14 +43,14 @@ class Evidence:
         tables: ``[nodes, columns]`` each, by name.
         standard: what standardises rows of each.
         columns: of those tables that were made of columns of nodes: how.
-        first_hop: the columns of the embedding that hold its first hop.
+        parts: which columns of the embedding are of what; see `embedding_parts`.
         around: the same tables with the graph's edges; None if there are none.
     """
 
     tables: Mapping[str, Any]
     standard: Mapping[str, Callable[[Array], Array]]
     columns: Mapping[str, "Columns"]
-    first_hop: slice | None = None
+    parts: Mapping[str, slice] = field(default_factory=dict)
     around: Around | None = None
 
     def take(self, rows: Any) -> dict[str, Array]:
@@ -62,13 +66,37 @@ class Evidence:
             neighbours: the rows of the neighbours of each.
         """
         found = {EMBEDDING: z, UNSCALED: z}
-        found |= {} if self.first_hop is None else {FIRST_HOP: z[:, self.first_hop]}
+        found |= {FIRST_HOP: z[:, self.parts[NEAR]]} if NEAR in self.parts else {}
         made = {name: one.of_new(x, neighbours) for name, one in self.columns.items()}
+        if TOGETHER in self.tables:
+            both = [self.standard[EMBEDDING](z), made[OWN_SCALED]]
+            made[TOGETHER] = np.concatenate(both, axis=1, dtype=np.float32)
         return {name: (found | made)[name] for name in self.tables}
+
+    def without(self, part: str, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Returns rows in which a part of what they say is that of the average node."""
+        of_part = {ITSELF: (OWN, OWN_SCALED), NEAR: (FIRST_HOP,), FAR: (NEIGHBOURS,)}
+        whole = of_part.get(part, (FIRST_HOP, NEIGHBOURS))
+        found = dict(inputs)
+        for name, rows in inputs.items():
+            some = slice(None) if name in whole else None
+            if name in (EMBEDDING, UNSCALED, TOGETHER):
+                some = self.parts.get(part)
+            if name == TOGETHER and part == ITSELF:  # its own columns are on both sides
+                dim = self.tables[EMBEDDING].shape[1]
+                some = np.r_[some or slice(0, 0), dim : rows.shape[1]]
+            if some is not None:
+                found[name] = rows.copy()
+                found[name][:, some] = self._averages[name][some]
+        return found
+
+    @cached_property
+    def _averages(self) -> dict[str, Array]:
+        return {name: np.asarray(one[:]).mean(axis=0) for name, one in self.tables.items()}
 
 
 def gather_evidence(
-    z: Any, labelled: Array, *, graph: Any = None, first_hop: slice | None = None
+    z: Any, labelled: Array, *, graph: Any = None, parts: Mapping[str, slice] | None = None
 ) -> Evidence:
     """Returns the tables that a prediction may rest on.
 
@@ -76,22 +104,21 @@ def gather_evidence(
         z: embeddings of all nodes; those in shards stay on disk, and are all there is.
         labelled: the numbers of the labelled nodes.
         graph: the graph, or the nodes of a type. None: embeddings alone.
-        first_hop: the columns of the embedding that hold its first hop.
+        parts: which columns of the embedding are of what; see `embedding_parts`.
     """
     tables: dict[str, Any] = {EMBEDDING: z}
     standard: dict[str, Callable[[Array], Array]] = {EMBEDDING: standardiser(z)}
     columns: dict[str, Columns] = {}
-    joined = isinstance(graph, Graph) and graph.is_plain and graph.num_edges
-    means = _means(graph) if joined else None
+    means = neighbour_means(graph)
     if isinstance(z, np.ndarray):
         tables[UNSCALED] = z
         standard[UNSCALED] = _one_scale(z)
-        if first_hop is not None:
-            tables[FIRST_HOP] = z[:, first_hop]
-            standard[FIRST_HOP] = standardiser(z[:, first_hop])
+        if parts and NEAR in parts:
+            tables[FIRST_HOP] = z[:, parts[NEAR]]
+            standard[FIRST_HOP] = standardiser(tables[FIRST_HOP])
         x: Any = getattr(graph, "x", None)
         wide = min(MOST_COLUMNS, len(labelled))
-        if _is_usable(x) and x.shape[0] * wide * 4 <= MOST_BYTES:
+        if is_table(x) and x.shape[0] * wide * 4 <= MOST_BYTES:
             size = float(np.sqrt(z.shape[1]))
             columns[OWN] = Columns.of(x, _unit_rows, labelled, size)
             columns[OWN_SCALED] = Columns.of(x, _unit_columns(x), labelled, size)
@@ -99,11 +126,14 @@ def gather_evidence(
                 columns[NEIGHBOURS] = Columns.of(x, _unit_rows, labelled, size, means)
             tables |= {name: one.table for name, one in columns.items()}
             standard |= dict.fromkeys(columns, _as_they_are)
+            own, of_own = standard[EMBEDDING], columns[OWN_SCALED].table
+            tables[TOGETHER] = np.concatenate([own(z), of_own], axis=1, dtype=np.float32)
+            standard[TOGETHER] = _as_they_are
     around = None
     if means is not None and isinstance(z, np.ndarray):
         alone = scipy.sparse.diags_array((np.diff(means.indptr) == 0).astype(np.float32))
         around = Around(tables, labelled, (means + alone).tocsr())
-    return Evidence(tables, standard, columns, first_hop, around)
+    return Evidence(tables, standard, columns, parts or {}, around)
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,7 +196,8 @@ class Columns:
         return found
 
 
-def _is_usable(x: Any) -> bool:
+def is_table(x: Any) -> bool:
+    """Returns whether there are columns of nodes to look at."""
     table = isinstance(x, np.ndarray) or scipy.sparse.issparse(x)
     return bool(table) and min(x.shape) > 0
 
@@ -204,8 +235,10 @@ def _unit_columns(x: Any) -> Callable[[Any], Any]:
     )
 
 
-def _means(graph: Graph) -> Any:
-    """Returns the matrix that takes the mean over neighbours."""
+def neighbour_means(graph: Any) -> Any:
+    """Returns the sparse matrix that takes the mean over neighbours; None if there is no edge."""
+    if not isinstance(graph, Graph) or not graph.is_plain or not graph.num_edges:
+        return None
     relation = graph.only_relation
     degrees = np.diff(relation.indptr)
     shares = np.repeat(1 / np.maximum(degrees, 1), degrees).astype(np.float32)
@@ -213,12 +246,21 @@ def _means(graph: Graph) -> Any:
     return scipy.sparse.csr_array((shares, relation.indices, relation.indptr), shape=shape)
 
 
-def first_hop(recipe: Mapping[str, Any], num_features: int) -> slice | None:
-    """Returns the columns of an embedding that hold its first hop; None if no columns do."""
+def embedding_parts(recipe: Mapping[str, Any], num_features: int) -> dict[str, slice]:
+    """Returns which columns of an embedding are of the node itself, its neighbours and farther.
+
+    Hops that do not stand side by side are one part.
+    """
     from graphcl.encoders.side_by_side import divide_columns
 
-    if not recipe.get("side_by_side"):
-        return None
     names: Sequence[str] = ("dim", "layers", "side_by_side", "own_features", "repeat_own")
+    if any(recipe.get(name) is None for name in names):
+        return {}
     own, widths = divide_columns(num_features, **{name: recipe[name] for name in names})
-    return slice(own, own + widths[0])
+    dim = recipe["dim"]
+    if not recipe["side_by_side"]:
+        found = {ITSELF: slice(0, own), SURROUNDINGS: slice(own, dim)}
+    else:
+        end = own + widths[0]
+        found = {ITSELF: slice(0, own), NEAR: slice(own, end), FAR: slice(end, dim)}
+    return {name: some for name, some in found.items() if some.stop > some.start}

@@ -1,6 +1,7 @@
-"""Groups of similar nodes: k-means with the number of groups chosen, or HDBSCAN."""
+"""Groups of similar nodes, what sets them apart, and whether they would be found again."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from numbers import Integral
 from typing import Any
 
@@ -8,17 +9,40 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.answers.inputs import embeddings_of, graph_of, ids_of
+from graphcl.answers.profiles import Difference, profiles
 from graphcl.errors import GraphError, counted, option, require
 from graphcl.evaluation.nearest import unit_rows
-from graphcl.evaluation.unsupervised import CLUSTER_COUNTS, by_size, sampled_rows, silhouette
-from graphcl.evaluation.unsupervised import cluster as kmeans
+from graphcl.evaluation.unsupervised import SAMPLE, by_size, sampled_rows, silhouette
 from graphcl.files.records import Answer
+from graphcl.graphs.graph import Graph
+from graphcl.seeding import derive
+from graphcl.tabular.originals import Original, originals
 
 Array = npt.NDArray[Any]
 METHODS = ("kmeans", "hdbscan")
+COUNTS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20)
+KEPT = 24  # groups that are described
+AGAIN = 5  # times that the nodes are grouped again, to see whether groups stay
 MOST_FITTED = 20_000  # rows that HDBSCAN compares with each other; the others follow the nearest
 DIMENSIONS = 15  # principal components that it sees: in more, all distances are alike
-_BLOCK = 4096
+_BLOCK, _ROWS = 4096, 1 << 16  # rows that HDBSCAN assigns, and that are read, at a time
+
+
+@dataclass(frozen=True)
+class Stability:
+    """Whether groups are found again, with other seeds, in halves of the nodes.
+
+    Attributes:
+        times: how often the nodes were grouped again.
+        agreement: the adjusted Rand index with the first partition, on the mean: 1 is the same
+            partition, 0 is chance.
+        groups: of each group the Jaccard index with the group that is most like it, on the mean:
+            above 0.75 it is stable, below 0.5 it dissolves (Hennig, 2007).
+    """
+
+    times: int
+    agreement: float
+    groups: tuple[float, ...]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -37,6 +61,9 @@ class Groups(Answer):
             than two groups. On a sample of 5,000 nodes.
         tried: the silhouette of each number of groups that was tried.
         method: ``kmeans`` or ``hdbscan``.
+        profiles: what sets each group apart, the clearest first: see
+            `graphcl.answers.profiles.Difference`. Empty where nothing is known but embeddings.
+        stability: None for fewer than two groups, or too few nodes.
     """
 
     ids: Array
@@ -47,21 +74,57 @@ class Groups(Answer):
     silhouette: float | None
     tried: dict[int, float]
     method: str
+    profiles: tuple[tuple[Difference, ...], ...] = ()
+    stability: Stability | None = None
 
     def __len__(self) -> int:
         return len(self.sizes)
 
     def title(self) -> str:
         """Returns what is said above the table."""
-        silhouette = "" if self.silhouette is None else f", silhouette {self.silhouette:.3f}"
-        sizes = ", ".join(f"{size:,}" for size in self.sizes[:6]) + ", …" * (len(self.sizes) > 6)
-        groups = counted(len(self), "group")
-        return f"Groups: {groups} of {len(self.ids):,} nodes ({sizes}){silhouette}"
+        return f"Groups of {len(self.ids):,} nodes: {self.said().splitlines()[0]}"
 
     def columns(self) -> dict[str, Any]:
         """Returns the table that `graphcl cluster` writes; groups are counted from 1, 0 is none."""
         closeness = [None if np.isnan(one) else one for one in self.closeness.tolist()]
         return {"id": self.ids, "group": self.assigned + 1, "closeness": closeness}
+
+    def said(self) -> str:
+        """Returns in words how many groups there are, and whether they would be found again."""
+        how = f"; the number with the highest silhouette of {len(self.tried)} tried"
+        score = "" if self.silhouette is None else f", silhouette {self.silhouette:.3f}"
+        outside = int((self.assigned < 0).sum())
+        left = f"; {counted(outside, 'node')} in none" if outside else ""
+        lines = [f"{counted(len(self), 'group')} by {self.method}{score}{left}"]
+        lines[0] += how if len(self.tried) > 1 else ""
+        if self.stability is not None:
+            lines.append(
+                f"grouped again {self.stability.times} times, by other seeds, in halves of the "
+                f"nodes: adjusted Rand index {self.stability.agreement:.2f} (1 is the same groups, "
+                "0 is chance)"
+            )
+        return "\n".join(lines)
+
+    def summary(self) -> dict[str, Any]:
+        """Returns the figures that are printed as JSON and kept for the report."""
+        named = [np.asarray(self.ids[some]).tolist() for some in self.typical[:KEPT]]
+        told = [
+            [asdict(one) | {"sides": one.sides(), "text": str(one)} for one in some]
+            for some in self.profiles[:KEPT]
+        ]
+        return {
+            "text": self.said(),
+            "method": self.method,
+            "groups": len(self),
+            "chosen_by": "silhouette" if len(self.tried) > 1 else None,
+            "silhouette": self.silhouette,
+            "tried": {str(count): score for count, score in self.tried.items()},
+            "sizes": list(self.sizes[:KEPT]),
+            "outside": int((self.assigned < 0).sum()),
+            "typical": named,
+            "profiles": told,
+            "stability": None if self.stability is None else asdict(self.stability),
+        }
 
 
 def cluster(
@@ -72,21 +135,24 @@ def cluster(
     method: str = "kmeans",
     least: int | None = None,
     typical: int = 5,
+    columns: Sequence[Original] | None = None,
     seed: int = 0,
 ) -> Groups:
     """Groups nodes by their embeddings, which are first scaled to length 1.
 
     Args:
         source: embeddings ``[num_nodes, dim]``; a fitted model, which then embeds `graph`; or the
-            path of a folder of shards, which `graphcl embed RUN PARTS` wrote; they are read whole.
+            path of a folder of shards, which `graphcl embed RUN PARTS` wrote; they stay on disk.
         count: number of groups of k-means. None chooses among 2, 3, 4, 5, 6, 8, 10, 12, 16 and 20
             the one with the highest silhouette on a sample of 5,000 nodes.
-        graph: gives ids; needed if `source` is a model. Of shards, the path of the store in parts.
+        graph: gives ids, and features for the profiles; needed if `source` is a model. Of shards,
+            the path of the store in parts.
         method: ``kmeans``, or ``hdbscan``, which finds the number of groups itself and leaves out
             nodes between them; it sees the first 15 principal components, and of more than 20,000
             nodes a sample, whose groups the others join by their nearest neighbour in it.
         least: the smallest group of HDBSCAN; None means a hundredth of the nodes, at least 5.
         typical: how many nodes nearest to each centre are named.
+        columns: what profiles compare; None takes those of `graph`.
         seed: decides samples and first centres.
 
     Raises:
@@ -102,28 +168,106 @@ def cluster(
     require(least is None or by_hdbscan, "cluster", option("least"), "None with kmeans", least)
     graph = graph_of(graph)
     given = embeddings_of(source, graph, "cluster")
-    ids, z = ids_of(graph, given), np.asarray(given)
-    if not np.isfinite(z).all():
+    ids, z = ids_of(graph, given), given if hasattr(given, "shards") else np.asarray(given)
+    if not all(np.isfinite(z[one]).all() for one in _blocks(len(z))):
         raise GraphError("cluster: an embedding is not finite")
     if len(z) <= (count or 2):
         nodes = "1 node is" if len(z) == 1 else f"{len(z):,} nodes are"
         raise GraphError(f"cluster: {nodes} too few for {count or 2} groups")
-    unit = unit_rows(z)
+    unit: Any = _UnitRows(z) if hasattr(z, "shards") else unit_rows(z)
+    how = (count, least or max(5, len(z) // 100))
+    assigned, score, tried = _partition(unit, by_hdbscan, *how, seed)
+    if count is not None and assigned.max() + 1 < count:
+        raise GraphError(f"cluster: fewer than {count} distinct embeddings")
+    groups = _described(unit, ids, assigned, score, tried, method, typical)
+    if columns is None and isinstance(graph, Graph):
+        columns = originals(replace(graph.only_type, degree=graph.degrees()))
+    again = _stability(unit, groups, by_hdbscan, how[1], seed)
+    return replace(groups, profiles=profiles(assigned, columns or ()), stability=again)
+
+
+class _UnitRows:
+    """Embeddings on disk, whose rows are scaled to length 1 as they are read."""
+
+    def __init__(self, z: Any) -> None:
+        self.z, self.shape = z, z.shape
+
+    def __len__(self) -> int:
+        return len(self.z)
+
+    def __getitem__(self, rows: Any) -> Array:
+        return unit_rows(self.z[rows])
+
+
+def _blocks(count: int) -> Iterator[slice]:
+    return (slice(start, min(start + _ROWS, count)) for start in range(0, count, _ROWS))
+
+
+def _partition(
+    unit: Any, by_hdbscan: bool, count: int | None, least: int, seed: int
+) -> tuple[Array, float | None, dict[int, float]]:
+    """Returns the group of each row, the silhouette, and that of each number that was tried."""
     if by_hdbscan:
-        assigned, score, tried = _hdbscan(unit, least or max(5, len(z) // 100), seed)
-    else:
-        found = kmeans(unit, CLUSTER_COUNTS if count is None else (count,), seed=seed)
-        assigned, score, tried = found.assigned, found.silhouette, found.tried
-        if count is not None and len(found.sizes) < count:
-            raise GraphError(f"cluster: fewer than {count} distinct embeddings")
-    return _described(unit, ids, assigned, score, tried, method, typical)
+        return _hdbscan(unit, least, seed)
+    return _kmeans(unit, COUNTS if count is None else (count,), seed)
 
 
-def _hdbscan(unit: Array, least: int, seed: int) -> tuple[Array, float | None, dict[int, float]]:
+def _kmeans(
+    unit: Any, counts: tuple[int, ...], seed: int
+) -> tuple[Array, float | None, dict[int, float]]:
+    """The centres are fitted on a sample, and every row is assigned to the nearest of them."""
+    from sklearn.cluster import KMeans
+
+    drawn = unit[sampled_rows(len(unit), seed, SAMPLE)]
+    distinct = len(np.unique(drawn, axis=0))
+    random_state = derive(seed, "clusters") % 2**32
+    best: Any = None
+    tried: dict[int, float] = {}
+    for count in (count for count in counts if count < distinct):
+        fitted = KMeans(count, n_init=3, random_state=random_state).fit(drawn)
+        tried[count] = silhouette(drawn, fitted.labels_, seed=seed)
+        if tried[count] == max(tried.values()):
+            best = fitted
+    if best is None:
+        return np.zeros(len(unit), np.int64), None, tried
+    blocks = [best.predict(unit[rows]) for rows in _blocks(len(unit))]
+    assigned = by_size(np.concatenate(blocks).astype(np.int64))
+    return assigned, tried[best.n_clusters], tried
+
+
+def _stability(
+    unit: Any, groups: Groups, by_hdbscan: bool, least: int, seed: int
+) -> Stability | None:
+    """Groups half of a sample again, with other seeds and the same number of groups."""
+    from sklearn.metrics import adjusted_rand_score
+    from sklearn.metrics.cluster import contingency_matrix
+
+    count, sample = len(groups), sampled_rows(len(unit), seed, 2 * SAMPLE)
+    half = len(sample) // 2
+    if count < 2 or half <= count:
+        return None
+    scores, alike = [], np.full((AGAIN, count), np.nan)
+    for turn in range(AGAIN):
+        other = derive(seed, f"again {turn}") % 2**31
+        rows = np.sort(np.random.default_rng(other).choice(sample, half, replace=False))
+        found, _, _ = _partition(unit[rows], by_hdbscan, count, max(2, least // 2), other)
+        before = groups.assigned[rows]
+        scores.append(float(adjusted_rand_score(before, found)))
+        both = contingency_matrix(before, found)
+        either = both.sum(axis=1)[:, None] + both.sum(axis=0) - both
+        there = np.unique(before)
+        best = (both / either)[:, np.unique(found) >= 0].max(axis=1, initial=0)
+        alike[turn, there[there >= 0]] = best[there >= 0]
+    kept = np.nansum(alike, axis=0) / np.maximum(1, (~np.isnan(alike)).sum(axis=0))
+    return Stability(AGAIN, float(np.mean(scores)), tuple(kept.tolist()))
+
+
+def _hdbscan(unit: Any, least: int, seed: int) -> tuple[Array, float | None, dict[int, float]]:
     from sklearn.cluster import HDBSCAN
 
     rows = sampled_rows(len(unit), seed, MOST_FITTED)
-    drawn = unit[rows].astype(np.float64)
+    near = unit[rows]
+    drawn = near.astype(np.float64)
     centred = drawn - drawn.mean(axis=0)
     _, _, axes = np.linalg.svd(centred.T @ centred if len(drawn) > unit.shape[1] else centred)
     seen = centred @ axes[:DIMENSIONS].T
@@ -133,17 +277,18 @@ def _hdbscan(unit: Array, least: int, seed: int) -> tuple[Array, float | None, d
     others = np.setdiff1d(np.arange(len(unit)), rows)
     for start in range(0, len(others), _BLOCK):
         block = others[start : start + _BLOCK]
-        assigned[block] = labels[(unit[block] @ unit[rows].T).argmax(axis=1)]
+        assigned[block] = labels[(unit[block] @ near.T).argmax(axis=1)]
     assigned = by_size(assigned)
     inside = np.flatnonzero(assigned >= 0)
     score = None
     if len(inside) and assigned.max() >= 1:
+        inside = inside[sampled_rows(len(inside), seed, SAMPLE)]
         score = silhouette(unit[inside], assigned[inside], seed=seed)
     return assigned, score, {}
 
 
 def _described(
-    unit: Array,
+    unit: Any,
     ids: Array,
     assigned: Array,
     score: float | None,
@@ -151,16 +296,17 @@ def _described(
     method: str,
     typical: int,
 ) -> Groups:
-    closeness = np.full(len(unit), np.nan, np.float32)
-    nearest = []
-    count = int(assigned.max(initial=-1)) + 1
-    for group in range(count):
-        members = np.flatnonzero(assigned == group)
-        centre = unit_rows(unit[members].mean(axis=0, dtype=np.float64)[None])[0]
-        closeness[members] = unit[members] @ centre
-        order = np.argsort(-closeness[members], kind="stable")[:typical]
-        nearest.append(members[order])
-    sizes = np.bincount(assigned[assigned >= 0], minlength=count)
+    sizes = np.bincount(assigned[assigned >= 0], minlength=int(assigned.max(initial=-1)) + 1)
+    closeness, sums = np.full(len(unit), np.nan, np.float32), np.zeros((len(sizes), unit.shape[1]))
+    for rows in _blocks(len(unit)):
+        inside = assigned[rows] >= 0
+        np.add.at(sums, assigned[rows][inside], unit[rows][inside].astype(np.float64))
+    centres = unit_rows(sums) if len(sizes) else sums
+    for rows in _blocks(len(unit)):
+        cosines = np.einsum("nd,nd->n", unit[rows], centres[assigned[rows]]) if len(sizes) else 0
+        closeness[rows] = np.where(assigned[rows] >= 0, cosines, np.nan)
+    members = [np.flatnonzero(assigned == group) for group in range(len(sizes))]
+    nearest = [some[np.argsort(-closeness[some], kind="stable")[:typical]] for some in members]
     return Groups(
         ids, assigned, tuple(sizes.tolist()), closeness, tuple(nearest), score, tried, method
     )

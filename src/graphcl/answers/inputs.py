@@ -5,13 +5,14 @@ store in parts. Nothing here imports a graph until one is needed.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import GraphError, RunError, option, require
+from graphcl.errors import GraphCLError, GraphError, RunError, option, require
 from graphcl.graphs.nodes import Nodes
 from graphcl.runs.files import weights_digest
 from graphcl.store.columns import Ids
@@ -19,6 +20,7 @@ from graphcl.store.columns import Ids
 if TYPE_CHECKING:
     from graphcl.graphs.nodes import Nodes
     from graphcl.partitioned.embeddings import ShardedEmbeddings
+    from graphcl.tabular.originals import Original
 
 Array = npt.NDArray[Any]
 
@@ -150,3 +152,32 @@ def shards_of_run(
     nodes = read_parts_nodes(path, node_type)
     check_same_build(shards, nodes)
     return shards, nodes
+
+
+def columns_of_run(
+    run: Any, nodes: Nodes, node_type: str | None, *, read: bool
+) -> "tuple[list[Original], str]":
+    """Returns what is known of nodes as their owner knows it, and why columns lack, if they do.
+
+    They are cells of the node table, or features; then labels and degrees. These alone where the
+    graph cannot be read.
+
+    Args:
+        run: the `graphcl.Run`.
+        nodes: what it keeps of them.
+        node_type: of a typed graph: which.
+        read: whether the graph may be read.
+    """
+    from graphcl.tabular.originals import MOST_VALUES, originals
+
+    why = "" if read else "features are not compared: the graph is not read"
+    try:
+        if read:
+            graph, kind = run.one_graph(), run.type_of(run.type_folder(node_type))
+            own = graph.type(kind) if kind else graph.only_type
+            nodes = replace(own, degree=nodes.degree)
+            large = own.x is not None and own.x.size > MOST_VALUES
+            why = "features are not compared: there are too many" if large else ""
+    except GraphCLError as error:
+        why = f"of the columns of nodes nothing is known: {error}"
+    return originals(nodes), why

@@ -1,6 +1,6 @@
 """What is known of labels, in one form."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from graphcl.errors import GraphError
 from graphcl.graphs.validation import numbered_labels
 
 Array = npt.NDArray[Any]
+MOST_CLASSES = 50  # if nearly every node has a class of its own
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,39 +20,60 @@ class KnownLabels:
     Attributes:
         targets: 0/1 ``[nodes, classes]``; a row of zeros where nothing is known.
         known: which nodes are labelled, ``[nodes]`` booleans.
-        classes: the name or number of each column.
+        classes: the name or number of each column; none of a number.
         several: whether a node may have several labels.
+        number: whether the label is a number to predict; then `targets` are ``[nodes]``.
     """
 
     targets: Array
     known: Array
     classes: tuple[Any, ...]
     several: bool
+    number: bool = False
+
+    @property
+    def kind(self) -> str:
+        """``classes``, ``several`` labels or a ``number``."""
+        return "number" if self.number else "several" if self.several else "classes"
 
     def only(self, nodes: Array) -> "KnownLabels":
         """Returns the labels of some nodes, ``[nodes]`` booleans; the others become unknown."""
         known = self.known & nodes
-        return KnownLabels(self.targets * known[:, None], known, self.classes, self.several)
+        kept = known if self.number else known[:, None]
+        return replace(self, targets=np.where(kept, self.targets, 0), known=known)
 
 
-def known_labels(labels: Any, ids: Any, names: tuple[Any, ...] = ()) -> KnownLabels:
+def known_labels(
+    labels: Any, ids: Any, names: tuple[Any, ...] = (), *, kind: str = "auto"
+) -> KnownLabels:
     """Returns labels in one form, from any that `predict` takes.
+
+    Args:
+        labels: the labels.
+        ids: of all nodes.
+        names: of the classes, if they are numbered.
+        kind: ``classes``, a ``number`` to predict, or ``auto``; see `validation.is_number`.
 
     Raises:
         GraphError: they do not fit the nodes.
     """
-    given, own = numbered_labels(labels, ids, "predict")
+    given, own = numbered_labels(labels, ids, "predict", kind)
     names = own or names
     if given.ndim not in (1, 2) or len(given) != len(ids):
         raise GraphError(f"predict: labels {given.shape} for {len(ids)} nodes")
     if given.ndim == 2:
         return _from_matrix(given, names)
-    known = ~np.isnan(given) if given.dtype.kind == "f" else np.ones(len(given), np.bool_)
-    known &= given != -1
-    numbers = np.where(known, given, -1).astype(np.int64)
+    if given.dtype.kind == "f":
+        known = ~np.isnan(given)
+        return KnownLabels(np.where(known, given, 0.0), known, (), several=False, number=True)
+    known, numbers = given != -1, given.astype(np.int64)
     if not np.array_equal(numbers[known], given[known]) or (numbers[known] < 0).any():
         raise GraphError("predict: class numbers must be whole, 0 or more; −1 is unlabelled")
     found = np.unique(numbers[known])
+    if len(found) > MOST_CLASSES and 2 * len(found) > known.sum():
+        raise GraphError(
+            f"predict: {len(found):,} different labels of {int(known.sum()):,} nodes are no classes"
+        )
     classes = [names[one] if one < len(names) else one for one in found.tolist()]
     return _one_hot(np.searchsorted(found, numbers), known, classes)
 

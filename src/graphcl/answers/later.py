@@ -19,12 +19,13 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import clone
 
-from graphcl.answers.evidence import first_hop
+from graphcl.answers.evidence import embedding_parts
 from graphcl.answers.labels import known_labels
 from graphcl.answers.learning import learn
 from graphcl.answers.linking import LinkEvaluation, evaluate_links
-from graphcl.answers.prediction import Predictions
+from graphcl.answers.predicted import Predictions
 from graphcl.errors import GraphError, option
+from graphcl.evaluation.calibration import CalibratedProbe
 from graphcl.evaluation.links import HeldOutEdges, hold_out_edges, pair_codes
 from graphcl.evaluation.prediction_error import measure
 from graphcl.graphs.graph import Graph
@@ -170,6 +171,8 @@ def predict_after(
     own, late, places = graph.type(kind), later.late.type(kind), later.places[kind]
     if own.y is None or late.y is None:
         raise GraphError(f"{graph.name}: {kind} nodes have no labels as of {later.after}")
+    if own.has_number or late.has_number:
+        raise GraphError(f"{graph.name}: a number that came later is not scored; classes are")
     known = known_labels(own.y, own.ids, own.class_names)
     truth = known_labels(late.y, late.ids, late.class_names)
     rows = np.flatnonzero(truth.known & ~((places >= 0) & known.known[places]))
@@ -184,9 +187,9 @@ def predict_after(
     model = clone(model).set_output(transform="default").fit(graph)
     z = model.transform(graph)
     z = z[kind] if isinstance(z, dict) else z
-    hop = first_hop(read_config(run).recipe, own.num_features)
+    parts = embedding_parts(read_config(run).recipe, own.num_features)
     seen = graph if graph.is_plain else own
-    learned = learn(z, own.ids, known, graph=seen, first_hop=hop, seed=seed)
+    learned = learn(z, own.ids, known, graph=seen, parts=parts, seed=seed)
     # Classes that nobody knew have no probability; they come last.
     names = [str(one) for one in known.classes]
     names += [name for name in map(str, truth.classes) if name not in names]
@@ -202,6 +205,7 @@ def predict_after(
         found[place, :width] = learned.of_new(live.embed_new(x, **joined), x, [same])[0]
     targets = np.zeros((len(rows), len(names)), np.int64)
     targets[:, [names.index(str(one)) for one in truth.classes]] = truth.targets[rows]
+    assert isinstance(learned.probe, CalibratedProbe)
     scored = measure(found.astype(np.float64), targets, known.several, nodes=len(rows), how=LATER)
     return Predictions(
         rows=rows,

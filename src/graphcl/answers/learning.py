@@ -1,80 +1,112 @@
-"""What labels teach: probabilities of the nodes of a graph, and of nodes that it lacks."""
+"""What labels teach: answers for the nodes of a graph, and for nodes that it lacks."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.answers.evidence import Evidence, gather_evidence
+from graphcl.answers.evidence import NEAR, SURROUNDINGS, Evidence, gather_evidence
 from graphcl.answers.labels import KnownLabels
 from graphcl.evaluation.calibration import CalibratedProbe, fit_calibrated
+from graphcl.evaluation.regression import NumberProbe, fit_regression
 from graphcl.evaluation.smoothing import Smoothing
 
 Array = npt.NDArray[Any]
 SMOOTHED = "predictions of neighbours"
-_BLOCK = 1 << 16  # nodes that are predicted at a time
+_BLOCK = 1 << 16  # nodes that are answered at a time
 
 
 @dataclass(frozen=True, eq=False)
 class Learned:
     """A probe, what it looks at, and what smooths its probabilities.
 
+    Answers are probabilities, float32 ``[rows, outputs]``. Of a number they are its value and the
+    ends of its interval, ``[rows, 3]``.
+
     Attributes:
-        labelled: numbers of the nodes that it learned from, ascending.
+        known: the labels.
+        labelled: numbers of the labelled nodes, ascending.
         evidence: the tables.
         probe: the regressions.
         smoothing: over edges; None if there is none.
     """
 
+    known: KnownLabels
     labelled: Array
     evidence: Evidence
-    probe: CalibratedProbe
+    probe: CalibratedProbe | NumberProbe
     smoothing: Smoothing | None
 
     @property
     def weights(self) -> dict[str, float]:
         """How much each table counts, and how much the predictions of neighbours; together 1."""
-        own = float(self.probe.shares[0]) if self.smoothing is not None else 1.0
+        own = 1.0 if self.smoothing is None else float(self.smoothing.shares[0])
         return {name: own * one for name, one in self.probe.weights.items()} | {SMOOTHED: 1 - own}
 
-    def of_rows(self, rows: Array) -> Array:
-        """Returns probabilities of nodes, float32 ``[rows, outputs]``.
+    @property
+    def held_out(self) -> Array:
+        """What is said of each labelled node by a probe that has not seen its label."""
+        return self.probe.held_out
 
-        Those of a labelled node are by regressions that have not seen its label.
+    def of_rows(self, rows: Array, *, without: str | None = None) -> Array:
+        """Returns the answers for nodes, labelled or not.
+
+        Args:
+            rows: their numbers.
+            without: a part of what is known of them that is left out; see `Evidence.without`.
         """
-        found = [np.zeros((0, self.probe.held_out.shape[1]), np.float32)]
-        for start in range(0, len(rows), _BLOCK):
+        found = []
+        for start in range(0, max(1, len(rows)), _BLOCK):
             some = rows[start : start + _BLOCK]
-            block = self.probe.probabilities(self.evidence.take(some))
-            if self.smoothing is not None and self.evidence.around is not None:
+            inputs, near = self.evidence.take(some), None
+            if without is not None:
+                inputs = self.evidence.without(without, inputs)
+            alone = self.smoothing is None or without in (NEAR, SURROUNDINGS)
+            if self.smoothing is not None and self.evidence.around is not None and not alone:
                 near = self.evidence.around.means[some] @ self.smoothing.near
-                block = self.smoothing.smooth(block, near)
-            found.append(block)
-        probability = np.concatenate(found)
+            found.append(self._answers(inputs, near))
+        return np.concatenate(found)
+
+    def with_held_out(self, answers: Array, rows: Array, held: Array | None = None) -> Array:
+        """Returns answers in which those of labelled nodes are by a probe that has not seen them.
+
+        An interval keeps its width. `held` are such answers, if another probe gave them.
+        """
+        held = self.probe.held_out if held is None else held
+        held = held.reshape(len(held), -1)
         place = np.searchsorted(self.labelled, rows).clip(max=len(self.labelled) - 1)
-        held = self.probe.held_out[place]
-        seen = (self.labelled[place] == rows) & ~np.isnan(held).any(axis=1)
-        probability[seen] = held[seen]
-        return probability
+        seen = (self.labelled[place] == rows) & ~np.isnan(held[place]).any(axis=1)
+        found = answers.copy()
+        found[seen] = held[place][seen]
+        if self.known.number:
+            found[seen] += answers[seen] - answers[seen, :1]
+        return found
 
     def of_new(self, z: Array, x: Array, neighbours: Sequence[Array]) -> Array:
-        """Returns probabilities of nodes that the graph does not have.
+        """Returns the answers for nodes that the graph does not have.
 
         Args:
             z: their embeddings.
             x: their features.
             neighbours: the rows of the neighbours of each.
         """
-        found = self.probe.probabilities(self.evidence.of_new(z, x, neighbours))
-        if self.smoothing is None:
-            return found
-        near, joined = self.smoothing.near, np.array([len(some) > 0 for some in neighbours])
-        around = [near[some].mean(axis=0) for some in neighbours if len(some)]
-        if around:
-            found[joined] = self.smoothing.smooth(found[joined], np.stack(around))
+        found = self._answers(self.evidence.of_new(z, x, neighbours), None)
+        joined = np.array([len(some) > 0 for some in neighbours])
+        if self.smoothing is not None and joined.any():
+            near = self.smoothing.near
+            around = np.stack([near[some].mean(axis=0) for some in neighbours if len(some)])
+            found[joined] = self.smoothing.smooth(found[joined], around)
         return found
+
+    def _answers(self, inputs: Mapping[str, Array], near: Array | None) -> Array:
+        if isinstance(self.probe, NumberProbe):
+            return np.stack(self.probe.predict(inputs), axis=1)
+        found = self.probe.probabilities(inputs)
+        return (
+            found if near is None or self.smoothing is None else self.smoothing.smooth(found, near)
+        )
 
 
 def learn(
@@ -83,7 +115,8 @@ def learn(
     known: KnownLabels,
     *,
     graph: Any = None,
-    first_hop: slice | None = None,
+    parts: Mapping[str, slice] | None = None,
+    level: float = 0.9,
     seed: int = 0,
 ) -> Learned:
     """Learns from labels. Embeddings in shards stay on disk, but for those of labelled nodes.
@@ -93,21 +126,20 @@ def learn(
         ids: of the nodes; they decide the folds, with the seed.
         known: the labels.
         graph: the graph, or the nodes of a type with their columns; None: embeddings alone.
-        first_hop: the columns of the embedding that hold its first hop.
+        parts: which columns of the embedding are of what; see `evidence.embedding_parts`.
+        level: of a number: how often it is to be within its interval.
         seed: decides the folds.
     """
     labelled = np.flatnonzero(known.known)
-    evidence = gather_evidence(z, labelled, graph=graph, first_hop=first_hop)
-    targets = known.targets[labelled]
-    probe = fit_calibrated(
-        evidence.take(labelled),
-        targets,
-        several=known.several,
-        seed=seed,
-        standard=evidence.standard,
-        names=ids[labelled],
-        around=evidence.around,
-    )
-    around = evidence.around
-    smoothing = None if around is None else probe.smoothing(around, targets)
-    return Learned(labelled, evidence, probe, smoothing)
+    evidence = gather_evidence(z, labelled, graph=graph, parts=parts)
+    targets, smoothing = known.targets[labelled], None
+    how: Any = {"seed": seed, "standard": evidence.standard, "names": ids[labelled]}
+    probe: CalibratedProbe | NumberProbe
+    if known.number:
+        probe = fit_regression(evidence.take(labelled), targets, level=level, **how)
+    else:
+        around = evidence.around
+        how |= {"several": known.several, "around": around}
+        probe = fit_calibrated(evidence.take(labelled), targets, **how)
+        smoothing = None if around is None else probe.smoothing(around, targets)
+    return Learned(known, labelled, evidence, probe, smoothing)

@@ -1,129 +1,89 @@
 """Labels and calibrated probabilities for nodes without a label, from those that have one."""
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.answers.evidence import first_hop
+from graphcl.answers.evidence import embedding_parts, is_table, neighbour_means
 from graphcl.answers.inputs import chosen_rows, embeddings_of, graph_of, ids_of
 from graphcl.answers.labels import KnownLabels, known_labels
-from graphcl.answers.learning import learn
-from graphcl.errors import GraphError, RunError, counted, is_command, option, require
+from graphcl.answers.learning import Learned, learn
+from graphcl.answers.predicted import OURS, Estimates, Predictions, RivalScore
+from graphcl.answers.ranking import check_ranking, rank
+from graphcl.answers.reasons import Reason, explain
+from graphcl.answers.rivals import Rival, rivals
+from graphcl.errors import GraphError, RunError, is_command, option, require
+from graphcl.evaluation.calibration import CalibratedProbe
 from graphcl.evaluation.prediction_error import PredictionError, measure
-from graphcl.files.records import Answer
+from graphcl.evaluation.regression import LEVEL, NumberError, half_width, measure_number
 from graphcl.graphs.collection import of_labelled_type
 from graphcl.graphs.nodes import Nodes
-from graphcl.graphs.validation import is_labelled
 
 Array = npt.NDArray[Any]
 NODES = ("unlabelled", "all")
 LEARN = ("all", "train")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Predictions(Answer):
-    """Predicted labels, with their probabilities and their error.
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What is asked of predictions.
 
     Attributes:
-        rows: numbers of the nodes, ``[n]``; ascending, unless ids were asked for.
-        ids: their ids.
-        classes: the name or number of each class or label, in the order of the columns.
-        probabilities: calibrated, float32 ``[n, classes]``; rows sum to 1 unless a node may have
-            several labels. Those of labelled nodes are by a probe that has not seen their label.
-        several: whether a node may have several labels.
-        known: 0/1 ``[n, classes]``: what was given; a row of −1 for an unlabelled node.
-        error: what to expect, measured on labelled nodes that were held out; None if no class has
-            two labelled nodes.
-        labelled: number of labelled nodes per class.
-        strength: C of the penalty with the largest weight in the probe's average.
-        temperature: what its scores are divided by.
-        test: the error on test nodes, whose labels were hidden; None if none were.
-        evidence: what the predictions rest on, and how much on each; see
-            `graphcl.answers.evidence`.
+        nodes: ``unlabelled``, ``all``, or a list of ids.
+        wanted: of two classes, the one that is looked for: the ranking begins with it. None is the
+            rarer one.
+        precision: of two classes: call those nodes wanted of whom so many are right.
+        cost: of two classes: of a false alarm, and of a wanted node that is missed.
+        shares: of the classes in the population, by name, if those of the labelled nodes are not.
+        using: the name of a plain rival that predicts instead.
+        rivals: whether to measure plain rivals.
+        why: whether to give reasons.
+        level: of a number: how often it is to be within its interval.
+        label_kind: whether labels are ``classes``, a ``number``, or ``auto``.
+        seed: decides the folds.
     """
 
-    rows: Array
-    ids: Array
-    classes: tuple[Any, ...]
-    probabilities: Array
-    several: bool
-    known: Array
-    error: PredictionError | None
-    labelled: tuple[int, ...]
-    strength: float
-    temperature: float
-    test: PredictionError | None = None
-    evidence: dict[str, float] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def labels(self) -> list[Any]:
-        """The most probable class of each node, or the list of labels above probability 0.5."""
-        if self.several:
-            return [self._names(row > 0.5) for row in self.probabilities]
-        return [self.classes[best] for best in self.probabilities.argmax(axis=1).tolist()]
-
-    def title(self) -> str:
-        """Returns what is said above the table."""
-        found = f"Predictions: {counted(len(self), 'node')}, {len(self.classes)} classes"
-        if self.error is None:
-            return found
-        word = "micro-F1" if self.several else "accuracy"
-        score = self.error.micro_f1 if self.several else self.error.accuracy
-        return f"{found}; expected {word} {score:.3f} (majority {self.error.majority:.3f})"
-
-    def columns(self) -> dict[str, Any]:
-        """Returns the table that `graphcl predict` writes: ids, labels, one probability a class."""
-        table: dict[str, Any] = {"id": self.ids, "label": self.labels}
-        if not self.several:
-            table["probability"] = self.probabilities.max(axis=1)
-        if is_labelled(self.known).any():
-            known = [self._names(row > 0) if row.min() >= 0 else None for row in self.known]
-            table["given"] = known if self.several else [names and names[0] for names in known]
-        for place, name in enumerate(self.classes):
-            table[f"p:{name}"] = self.probabilities[:, place]
-        return table
-
-    def counts(self) -> dict[Any, int]:
-        """Returns how many of these nodes get each class or label."""
-        given = self.probabilities > 0.5
-        if not self.several:
-            best = self.probabilities.argmax(axis=1)
-            given = best[:, None] == np.arange(len(self.classes))
-        return dict(zip(self.classes, given.sum(axis=0).tolist(), strict=True))
-
-    def score(self, truth: KnownLabels) -> PredictionError | None:
-        """Returns the error on those nodes whose label `truth` knows; None if there are none."""
-        tested = truth.known[self.rows] & ~is_labelled(self.known)
-        if not tested.any():
-            return None
-        targets = truth.targets[self.rows][tested]
-        return measure(
-            self.probabilities[tested].astype(np.float64),
-            targets,
-            self.several,
-            nodes=int(tested.sum()),
-            how="held-out nodes",
-        )
-
-    def _names(self, chosen: Array) -> list[Any]:
-        return [self.classes[place] for place in np.flatnonzero(chosen)]
+    nodes: Any = "unlabelled"
+    wanted: Any = None
+    precision: float | None = None
+    cost: tuple[float, float] | None = None
+    shares: Mapping[Any, float] | None = None
+    using: str | None = None
+    rivals: bool = True
+    why: bool = False
+    level: float = LEVEL
+    label_kind: str = "auto"
+    seed: int = 0
 
 
 def predict(
-    source: Any, graph: Any = None, labels: Any = None, *, nodes: Any = "unlabelled", seed: int = 0
-) -> Predictions:
+    source: Any,
+    graph: Any = None,
+    labels: Any = None,
+    *,
+    nodes: Any = "unlabelled",
+    wanted: Any = None,
+    precision: float | None = None,
+    cost: tuple[float, float] | None = None,
+    shares: Mapping[Any, float] | None = None,
+    using: str | None = None,
+    rivals: bool = True,
+    why: bool = False,
+    level: float = LEVEL,
+    label_kind: str = "auto",
+    seed: int = 0,
+) -> Predictions | Estimates:
     """Returns labels and calibrated probabilities of nodes, learned from the labelled ones.
 
     The probe is logistic regression on frozen embeddings and, if there is a graph, on the columns
     of nodes and of their neighbours: see `graphcl.answers.evidence`. It is averaged over these and
-    over penalties. Their weights and the temperatures of the probabilities follow from the
-    likelihood of labelled nodes that were held out in turn, and `Predictions.error` is measured on
-    these. Labels never change the embeddings.
+    over penalties, and smoothed over edges where that helps. All weights and the temperatures of
+    the probabilities follow from the likelihood of labelled nodes that were held out in turn, and
+    `Predictions.error` is measured on these. Labels never change the embeddings. A label that is a
+    number has ridge regressions instead, and the answer is `Estimates`.
 
     Args:
         source: embeddings ``[num_nodes, dim]``; a fitted model, which then embeds `graph`; or the
@@ -133,9 +93,23 @@ def predict(
             store in parts.
         labels: class numbers or names ``[num_nodes]``, with −1 or None where a node has none; 0/1
             ``[num_nodes, labels]`` where nodes have several, with a row of −1 for a node that has
-            none; a mapping from ids to a label or a list of labels; or a pandas Series, by its
-            index of ids.
+            none; numbers with NaN, to predict a number; a mapping from ids to a label or a list of
+            labels; or a pandas Series, by its index of ids.
         nodes: ``unlabelled``, ``all``, or a list of ids.
+        wanted: of two classes, the one that is looked for; the nodes that are most probably of it
+            come first. None is the rarer one.
+        precision: of two classes: call those nodes wanted of whom so many are right.
+        cost: of two classes: call a node wanted where that costs less: the cost of a false alarm,
+            and of a wanted node that is missed.
+        shares: of the classes among all nodes, by name, where those of the labelled nodes are
+            others.
+        using: ``logistic regression``, ``boosted trees`` or another of `Predictions.rivals`, which
+            predicts instead.
+        rivals: measure what plain models reach on the same nodes.
+        why: give reasons, in `Predictions.reasons` and the column `why`.
+        level: of a number: how often it is to be within its interval.
+        label_kind: whether labels are ``classes`` or a ``number``; ``auto`` takes numbers with
+            fractions, and many different ones, for a number.
         seed: decides the folds, with the ids: a node's row does not.
 
     Raises:
@@ -143,10 +117,23 @@ def predict(
             not fit each other.
         RunError: a shard is missing, torn, or not of this set.
     """
+    asked = Asked(
+        nodes=nodes,
+        wanted=wanted,
+        precision=precision,
+        cost=cost,
+        shares=shares,
+        using=using,
+        rivals=rivals,
+        why=why,
+        level=level,
+        label_kind=label_kind,
+        seed=seed,
+    )
     _check_nodes(nodes)
     source, graph = of_labelled_type(source, graph_of(graph), "predict")
     recipe = getattr(source, "recipe_", None)
-    columns = None if recipe is None else first_hop(vars(recipe), graph.num_features)
+    parts = None if recipe is None else embedding_parts(vars(recipe), graph.num_features)
     z = embeddings_of(source, graph, "predict")
     ids = ids_of(graph, z)
     if labels is None:
@@ -155,8 +142,8 @@ def predict(
         names = graph.class_names if hasattr(graph, "class_names") else graph.graphs[0].class_names
         known = known_labels(graph.y, ids, names)
     else:
-        known = labels if isinstance(labels, KnownLabels) else known_labels(labels, ids)
-    return predict_known(z, ids, known, nodes=nodes, seed=seed, graph=graph, columns=columns)
+        known = known_labels(labels, ids, kind=label_kind)
+    return predict_known(z, ids, known, asked, graph=graph, parts=parts)
 
 
 def predict_nodes(
@@ -164,102 +151,275 @@ def predict_nodes(
     own: Nodes,
     labels: Any = None,
     *,
-    nodes: Any = "unlabelled",
     learn: str = "all",
-    seed: int = 0,
     name: str,
     hint: str = "",
     graph: Any = None,
-    columns: slice | None = None,
-) -> Predictions:
+    parts: Mapping[str, slice] | None = None,
+    **asked: Any,
+) -> Predictions | Estimates:
     """Returns `predict` of what a run keeps, which may hide the labels of test nodes.
 
     Args:
         z: embeddings.
         own: their nodes, with the run's labels and split.
         labels: None takes those of the run.
-        nodes: ``unlabelled``, ``all``, or a list of ids.
         learn: from ``all`` labels; or from those of ``train`` and validation nodes: the error on
             the test nodes is then in `Predictions.test`.
-        seed: decides the folds.
         name: the run, for messages.
         hint: where else labels may come from.
         graph: the graph, or the nodes of its type with their columns; None if it cannot be had.
-        columns: of the embedding, those of its first hop.
+        parts: which columns of the embedding are of what.
+        asked: as of `predict`; see `Asked`.
 
     Raises:
         RunError: there are no labels, none to predict, or no split to learn from.
     """
+    wish = Asked(**asked)
     require(learn in LEARN, "predict", option("learn"), " or ".join(LEARN), learn)
-    _check_nodes(nodes)
+    _check_nodes(wish.nodes)
     if labels is None and own.y is None:
         some = "has no labels; give some: labels="
         if is_command():
             some = "has no labels; give some with --labels FILE (columns: id and label)"
         raise RunError(f"{name}: {some}{hint}")
-    given = own.y.astype(np.int64) if labels is None and own.y is not None else labels
-    truth = known_labels(given, own.ids, own.class_names if labels is None else ())
-    split, more = own.split_codes, {"graph": graph, "columns": columns}
+    given = own.y if labels is None else labels
+    names = own.class_names if labels is None else ()
+    truth = known_labels(given, own.ids, names, kind=wish.label_kind)
+    split, more = own.split_codes, {"graph": graph, "parts": parts}
     if learn == "train":
         if split is None:
             raise RunError(
                 f"{name}: has no split; {option('learn', 'train')} needs train and test nodes"
             )
         known = truth.only(np.isin(split, (1, 2)))
-        found = predict_known(z, own.ids, known, nodes=nodes, seed=seed, **more)
-        return replace(found, test=found.score(truth))
-    if truth.known.all() and isinstance(nodes, str) and nodes != "all":
+        found: Any = predict_known(z, own.ids, known, wish, **more)
+        scored: Predictions | Estimates = replace(found, test=found.score(truth))
+        return scored
+    if truth.known.all() and isinstance(wish.nodes, str) and wish.nodes != "all":
         too = "--all predicts them too" if is_command() else "nodes='all' predicts them too"
         hide = f"; {option('learn', 'train')} hides those of test nodes"
         hide = hide if split is not None else ""
         raise RunError(f"{name}: all {len(z):,} nodes have a label; {too}{hide}")
-    return predict_known(z, own.ids, truth, nodes=nodes, seed=seed, **more)
+    return predict_known(z, own.ids, truth, wish, **more)
 
 
 def predict_known(
     z: Any,
     ids: Any,
     known: KnownLabels,
+    asked: Asked | None = None,
     *,
-    nodes: Any = "unlabelled",
-    seed: int = 0,
     graph: Any = None,
-    columns: slice | None = None,
-) -> Predictions:
+    parts: Mapping[str, slice] | None = None,
+) -> Predictions | Estimates:
     """Returns `predict` from labels that are prepared already.
 
-    The graph, or the nodes of a type, have own columns to look at; `columns` are those of the
-    embedding that hold its first hop. Of embeddings in shards, those of the labelled nodes and one
-    block of the others are in memory.
+    Of embeddings in shards, those of the labelled nodes and one block of the others are in memory.
     """
+    asked = asked or Asked()
     if not known.known.any():
         raise GraphError("predict: no node has a label")
-    if isinstance(nodes, str) and nodes == "unlabelled" and known.known.all():
+    if isinstance(asked.nodes, str) and asked.nodes == "unlabelled" and known.known.all():
         raise GraphError(
             f"predict: all {len(z):,} nodes have a label; hide some, or ask for all nodes"
         )
-    learned = learn(z, ids, known, graph=graph, first_hop=columns, seed=seed)
-    if not isinstance(nodes, str):
-        rows = chosen_rows(ids, nodes, None, "predict")
+    two = len(known.classes) == 2 and not known.several
+    for name in ("wanted", "precision", "cost"):
+        given = getattr(asked, name)
+        require(
+            two or given is None,
+            "predict",
+            option(name),
+            "left out: there are not two classes",
+            given,
+        )
+    check_ranking(known.classes, asked.wanted, asked.precision, asked.cost)
+    if not isinstance(asked.nodes, str):
+        rows = chosen_rows(ids, asked.nodes, None, "predict")
     else:
-        rows = np.arange(len(z)) if nodes == "all" else np.flatnonzero(~known.known)
-    probe = learned.probe
-    counts = known.targets.sum(axis=0)
-    return Predictions(
-        rows=rows,
-        ids=ids[rows],
-        classes=known.classes,
-        probabilities=learned.of_rows(rows),
-        several=known.several,
-        known=np.where(known.known[rows, None], known.targets[rows], -1),
-        error=probe.error,
-        labelled=tuple(counts.tolist()),
-        strength=probe.strength,
-        temperature=probe.temperature,
-        evidence=learned.weights,
-    )
+        rows = np.arange(len(z)) if asked.nodes == "all" else np.flatnonzero(~known.known)
+    how: Any = {"graph": graph, "parts": parts, "level": asked.level, "seed": asked.seed}
+    learned = learn(z, ids, known, **how)
+    plain = _rivals(known, graph, ids, asked)
+    answers, held, evidence = learned.of_rows(rows), learned.held_out, learned.weights
+    if asked.using is not None:
+        rival = next((one for one in plain if one.name == asked.using), None)
+        names = ", ".join(one.name for one in plain) or "none: there are no columns"
+        require(rival is not None, "predict", option("using"), f"one of {names}", asked.using)
+        assert rival is not None
+        answers, held, evidence = _by_rival(rival, graph, rows), rival.held_out, {rival.name: 1.0}
+    if known.number:
+        return _estimates(learned, answers, held, plain, rows, ids, graph, asked, evidence)
+    return _predictions(learned, answers, held, plain, rows, ids, graph, asked, evidence)
 
 
 def _check_nodes(nodes: Any) -> None:
     known = not isinstance(nodes, str) or nodes in NODES
     require(known, "predict", "nodes", f"{' or '.join(NODES)}, or a list of ids", nodes)
+
+
+def _rivals(known: KnownLabels, graph: Any, ids: Any, asked: Asked) -> list[Rival]:
+    """Returns the plain rivals; none without columns, or if nobody wants them."""
+    x: Any = getattr(graph, "x", None)
+    if not is_table(x) or not (asked.rivals or asked.using):
+        return []
+    labelled = np.flatnonzero(known.known)
+    means = neighbour_means(graph)
+    near = None if means is None else means[labelled] @ x
+    how: Any = {"kind": known.kind, "seed": asked.seed, "names": ids[labelled]}
+    return rivals(x[labelled], near, known.targets[labelled], **how)
+
+
+def _by_rival(rival: Rival, graph: Any, rows: Array) -> Array:
+    """Returns what a rival says of nodes; of a number, it knows no interval."""
+    means = neighbour_means(graph) if rival.neighbours else None
+    found = rival.predict(graph.x[rows], None if means is None else means[rows] @ graph.x)
+    return found if found.ndim == 2 else np.stack([found] * 3, axis=1)
+
+
+def _estimates(
+    learned: Learned,
+    answers: Array,
+    held: Array,
+    plain: list[Rival],
+    rows: Array,
+    ids: Any,
+    graph: Any,
+    asked: Asked,
+    evidence: dict[str, float],
+) -> Estimates:
+    known, labelled = learned.known, learned.labelled
+    truth: Array = known.targets[labelled]
+    apart = np.abs(truth - held)
+    there = ~np.isnan(held)
+    answers = learned.with_held_out(answers, rows, held)
+    error = learned.probe.error
+    if asked.using is not None and there.any():
+        half = half_width(apart[there], asked.level)
+        answers = answers[:, :1] + np.array([0.0, -half, half])
+        error = measure_number(held[there], truth[there], level=asked.level)
+    scores: list[RivalScore] = []
+    ours = learned.probe.error
+    if isinstance(ours, NumberError) and plain:
+        scores.append(RivalScore(OURS, ours.r2, ours))
+        for rival in plain:
+            seen = ~np.isnan(rival.held_out)
+            own = measure_number(rival.held_out[seen], truth[seen], level=asked.level)
+            scores.append(RivalScore(rival.name, own.r2, own))
+    why: list[Reason] = []
+    if asked.why:
+        why = explain(learned, rows, np.zeros(len(rows), np.int64), graph=graph, ids=ids)
+    return Estimates(
+        rows=rows,
+        ids=ids[rows],
+        values=answers[:, 0],
+        low=answers[:, 1],
+        high=answers[:, 2],
+        given=np.where(known.known, known.targets, np.nan)[rows],
+        error=error if isinstance(error, NumberError) else None,
+        rivals=tuple(scores),
+        evidence=evidence,
+        reasons=tuple(why),
+    )
+
+
+def _predictions(
+    learned: Learned,
+    answers: Array,
+    held: Array,
+    plain: list[Rival],
+    rows: Array,
+    ids: Any,
+    graph: Any,
+    asked: Asked,
+    evidence: dict[str, float],
+) -> Predictions:
+    known, labelled = learned.known, learned.labelled
+    targets, error = known.targets[labelled], learned.probe.error
+    assert isinstance(learned.probe, CalibratedProbe)
+    factor = _share_factors(known, asked.shares)
+    answers = learned.with_held_out(answers, rows, held)
+    answers, held = _reweighted(answers, factor), _reweighted(held, factor)
+    weight = None if factor is None else targets @ factor
+    there: Array = np.asarray(~np.isnan(held).any(axis=1))
+
+    def judge(found: Array, some: Array) -> PredictionError:
+        count = None if weight is None else weight[some]
+        how: Any = {"nodes": int(some.sum()), "weight": count}
+        return measure(found[some], targets[some], known.several, **how)
+
+    ours = error
+    if factor is not None and there.any():
+        own_held = _reweighted(learned.held_out, factor)
+        error = ours = judge(own_held, np.asarray(~np.isnan(own_held).any(axis=1)))
+    if asked.using is not None and there.any():
+        error = judge(held, there)
+    scores: list[RivalScore] = []
+    if isinstance(ours, PredictionError) and plain:
+        scores.append(RivalScore(OURS, ours.headline[1], ours))
+        for rival in plain:
+            some = np.asarray(~np.isnan(rival.held_out).any(axis=1))
+            own = judge(_reweighted(rival.held_out, factor), some)
+            scores.append(RivalScore(rival.name, own.headline[1], own))
+    ranking, wanted = None, 1
+    if len(known.classes) == 2 and not known.several:
+        counts = known.targets.sum(axis=0)
+        wanted = 0 if counts[0] < counts[1] else 1
+        if asked.wanted is not None:
+            wanted = [str(one) for one in known.classes].index(str(asked.wanted))
+        if there.any():
+            ranking = rank(
+                held[there, wanted],
+                targets[there, wanted],
+                known.classes[wanted],
+                weight=None if weight is None else weight[there],
+                precision=asked.precision,
+                cost=asked.cost,
+            )
+        if isinstance(asked.nodes, str):
+            order = np.argsort(-answers[:, wanted], kind="stable")
+            rows, answers = rows[order], answers[order]
+    found = Predictions(
+        rows=rows,
+        ids=ids[rows],
+        classes=known.classes,
+        probabilities=answers.astype(np.float32),
+        several=known.several,
+        known=np.where(known.known[rows, None], known.targets[rows], -1),
+        error=error if isinstance(error, PredictionError) else None,
+        labelled=tuple(known.targets.sum(axis=0).tolist()),
+        strength=learned.probe.strength,
+        temperature=learned.probe.temperature,
+        evidence=evidence,
+        ranking=ranking,
+        rivals=tuple(scores),
+    )
+    if not asked.why:
+        return found
+    places = np.full(len(rows), wanted) if ranking else answers.argmax(axis=1)
+    why = explain(learned, rows, places, graph=graph, ids=ids)
+    return replace(found, reasons=tuple(why))
+
+
+def _share_factors(known: KnownLabels, shares: Mapping[Any, float] | None) -> Array | None:
+    """Returns how many times as frequent each class is among all nodes as among labelled ones."""
+    if shares is None:
+        return None
+    given = {str(name): float(share) for name, share in shares.items()}
+    names = [str(name) for name in known.classes]
+    right = not known.several and set(given) == set(names) and min(given.values()) > 0
+    classes = f"a positive share for each of {', '.join(names[:10])}"
+    require(right, "predict", option("shares"), classes, dict(shares))
+    there = known.targets.sum(axis=0) / known.known.sum()
+    found: Array = np.array([given[name] for name in names]) / sum(given.values()) / there
+    return found
+
+
+def _reweighted(probability: Array, factor: Array | None) -> Array:
+    """Returns probabilities for other shares of the classes."""
+    if factor is None:
+        return probability
+    scaled = probability * factor
+    found: Array = scaled / scaled.sum(axis=1, keepdims=True)
+    return found

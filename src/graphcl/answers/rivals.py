@@ -24,7 +24,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, MaxAbsScaler, StandardScaler
 from threadpoolctl import threadpool_limits
 
-from graphcl.evaluation.calibration import _ascending, deal
+from graphcl.evaluation.folds import ascending, deal
 
 Array = npt.NDArray[Any]
 _Make = Callable[[Any, Array, int], Any]  # rows, targets and a seed to a model
@@ -37,21 +37,30 @@ STRENGTHS = np.logspace(-4, 1, 6)  # C of logistic regression; 1 / C is the pena
 
 @dataclass(frozen=True, eq=False)
 class Rival:
-    """A plain model, and what it says of labelled nodes that it has not seen.
+    """A plain model; it is fitted when somebody asks.
 
     Attributes:
         name: what it is.
-        held_out: probabilities ``[labelled, outputs]``, or numbers ``[labelled]``; NaN for nodes
-            that it was not asked about.
         neighbours: whether it also sees the means of the neighbours' columns.
         fit: returns scikit-learn's model, fitted to the labelled nodes; of several labels per node,
             a list with one for each.
+        ask: returns what it says of labelled nodes that it has not seen.
+        shape: of an answer.
     """
 
     name: str
-    held_out: Array
     neighbours: bool
     fit: Callable[[], Any]
+    ask: Callable[[], Array]
+    shape: tuple[int, ...]
+
+    @cached_property
+    def held_out(self) -> Array:
+        """Probabilities ``[labelled, outputs]``, or numbers ``[labelled]``, of nodes not seen.
+
+        They are NaN for nodes that it was not asked about.
+        """
+        return self.ask()
 
     @cached_property
     def _fitted(self) -> Any:
@@ -65,13 +74,13 @@ class Rival:
             means: the means of their neighbours' columns, if the model sees them.
         """
         rows = _side_by_side(x, means) if self.neighbours else x
-        return _answers(self._fitted, rows, self.held_out.shape[1:])
+        return _answers(self._fitted, rows, self.shape)
 
 
 def rivals(
     x: Any, means: Any, targets: Array, *, kind: str, seed: int = 0, names: Any = None
 ) -> list[Rival]:
-    """Returns plain models of the labelled nodes, cross-validated.
+    """Returns plain models of the labelled nodes.
 
     Args:
         x: the columns of the labelled nodes, dense or sparse ``[labelled, columns]``.
@@ -87,7 +96,7 @@ def rivals(
     random, shape = np.random.default_rng(seed), targets.shape[1:]
     if kind == "several" and shape[0] > MOST_LABELS:
         return []
-    order = np.arange(len(targets)) if names is None else _ascending(names)
+    order = np.arange(len(targets)) if names is None else ascending(names)
     if len(order) > MOST_ROWS:
         order = order[np.sort(random.choice(len(order), MOST_ROWS, replace=False))]
     number, exclusive = kind == "number", kind == "classes"
@@ -105,14 +114,19 @@ def rivals(
         regression = "ridge regression" if number else "logistic regression"
         plans += [(regression, _regression, False), ("boosted trees", _trees, False)]
         plans += [] if means is None else [("boosted trees with neighbours", _trees, True)]
-    found = []
-    for name, make, neighbours in plans:
-        rows = (_side_by_side(own, means) if neighbours else own)[order]
+
+    def ask(make: _Make, rows: Any) -> Array:
         held = np.full((len(targets), *shape), np.nan)
         for asked in (fold == place for place in (np.unique(fold) if len(y) > 1 else ())):
             model = _fit(make, rows[~asked], y[~asked], seed)
             held[order[asked]] = _answers(model, rows[asked], shape)
-        found.append(Rival(name, held, neighbours, partial(_fit, make, rows, y, seed)))
+        return held
+
+    found = []
+    for name, make, neighbours in plans:
+        rows = (_side_by_side(own, means) if neighbours else own)[order]
+        fit = partial(_fit, make, rows, y, seed)
+        found.append(Rival(name, neighbours, fit, partial(ask, make, rows), shape))
     return found
 
 
@@ -174,15 +188,13 @@ def _trees(rows: Any, y: Array, seed: int) -> Any:
         min_samples_leaf=int(np.clip(len(y) // 20, 2, 20)),
         random_state=seed,
     )
-    dense = FunctionTransformer(_dense, accept_sparse=True)
-    return make_pipeline(_best(rows, y, TREE_COLUMNS), dense, model)
+    sparse = scipy.sparse.issparse(rows)
+    dense = FunctionTransformer(lambda one: one.toarray(), accept_sparse=True)
+    best = _best(rows, y, TREE_COLUMNS)
+    return make_pipeline(best, dense if sparse else "passthrough", model)
 
 
 def _best(rows: Any, y: Array, most: float) -> Any:
     """Returns what keeps the columns that tell most by an F-test."""
     score = f_regression if y.dtype.kind == "f" else f_classif
     return SelectKBest(score, k=most) if rows.shape[1] > most else "passthrough"
-
-
-def _dense(rows: Any) -> Array:
-    return np.asarray(rows.toarray() if scipy.sparse.issparse(rows) else rows)

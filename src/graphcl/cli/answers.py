@@ -92,7 +92,7 @@ def give_answer(
     keep: bool = True,
     folder: Path,
 ) -> None:
-    """Writes or prints a table with its summary, and keeps the summary in the run.
+    """Writes or prints a table with its summary, and keeps both in the run.
 
     Args:
         run: the run.
@@ -103,10 +103,10 @@ def give_answer(
         shown: lines printed below it if there is no file.
         out: the file.
         as_json: whether to print JSON.
-        keep: whether the run keeps the summary.
-        folder: where in the run it is kept: the folder of the type.
+        keep: whether the run keeps them.
+        folder: where in the run they are kept: the folder of the type.
     """
-    about = {"run": str(run.folder), **summary}
+    about, kept = {"run": str(run.folder), **summary}, {"text": text, **summary}
     if out is not None:
         write_records(out, columns)
         about["out"] = str(out)
@@ -115,7 +115,7 @@ def give_answer(
         text = "\n".join([text, *shown])
         if as_json:
             about["rows"] = records(columns)
-    why = keep_answer(folder, kind, summary) if keep else ""
+    why = keep_answer(folder, kind, kept, columns) if keep else ""
     if why:
         print(f"{kind}: {why}", file=sys.stderr)
     print_result(about, text, as_json=as_json)

@@ -1,5 +1,6 @@
 """`graphcl cluster`: groups of similar nodes."""
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -14,7 +15,6 @@ from graphcl.cli.answers import (
     check_out,
     give_answer,
     open_run,
-    plain,
 )
 from graphcl.cli.options import JsonOption, RunGraphOption
 from graphcl.cli.table_options import takes_tables
@@ -23,7 +23,7 @@ from graphcl.tabular.options import TableOptions, counted
 if TYPE_CHECKING:
     from graphcl.answers.grouping import Groups
 
-KEPT = 24  # groups that are kept for the report
+NOTHING = "  nothing sets it apart beyond chance"
 
 
 @takes_tables
@@ -50,9 +50,14 @@ def cluster(
 
     Without --count, k-means is fitted with 2 to 20 groups on a sample of at most 5,000 nodes, and
     the number with the highest silhouette is taken. hdbscan finds the number itself and leaves
-    nodes between groups out, as group 0. Groups are numbered by size; for each, the nodes nearest
-    to its centre are named. The graph is needed only for a run without nodes.npz. Embeddings in
-    shards are read whole.
+    nodes between groups out, as group 0. Groups are numbered by size.
+
+    Of each group, the nodes nearest to its centre are named, and what sets it apart from all other
+    nodes: numbers, categories, words, features, labels, with counts and the size of the effect,
+    beyond chance. For that, the node table or the graph is read; without it, labels and degrees
+    are compared. Nodes are then grouped again, five times, to see whether the groups stay.
+
+    Embeddings in shards stay on disk, and features of a store in parts are not compared.
 
     Examples:
 
@@ -67,15 +72,14 @@ def cluster(
     check_out(out, overwrite=overwrite)
     asked = open_run(run, ("cluster",), graph, tables, embeddings=embeddings)
     folder = asked.type_folder(node_type)
-    how: dict[str, Any] = {"method": method, "least": least, "seed": seed}
+    how: dict[str, Any] = {"method": method, "least": least, "seed": seed, "on_note": _note}
     found = asked.cluster(count, node_type=asked.type_of(folder), **how)
-    chosen = count is None and method == "kmeans"
     give_answer(
         asked,
         "cluster",
-        _summary(found, chosen),
+        found.summary(),
         found.columns(),
-        text=_text(found, chosen),
+        text=found.said(),
         shown=_lines(found),
         out=out,
         as_json=as_json,
@@ -83,31 +87,17 @@ def cluster(
     )
 
 
-def _summary(found: "Groups", chosen: bool) -> dict[str, Any]:
-    return {
-        "method": found.method,
-        "groups": len(found),
-        "chosen_by": "silhouette" if chosen else None,
-        "silhouette": found.silhouette,
-        "tried": {str(count): score for count, score in found.tried.items()},
-        "sizes": list(found.sizes[:KEPT]),
-        "outside": int((found.assigned < 0).sum()),
-        "typical": [[plain(one) for one in found.ids[some]] for some in found.typical[:KEPT]],
-    }
-
-
-def _text(found: "Groups", chosen: bool) -> str:
-    how = f"; the number with the highest silhouette of {len(found.tried)} tried" if chosen else ""
-    score = "" if found.silhouette is None else f", silhouette {found.silhouette:.3f}"
-    outside = int((found.assigned < 0).sum())
-    left = f"; {counted(outside, 'node')} in none" if outside else ""
-    return f"{counted(len(found), 'group')} by {found.method}{score}{how}{left}"
+def _note(text: str) -> None:
+    print(f"cluster: {text}", file=sys.stderr)
 
 
 def _lines(found: "Groups") -> list[str]:
-    lines = ["group\tnodes\tnearest its centre"]
+    lines, again = [], None if found.stability is None else found.stability.groups
     for number, (size, some) in enumerate(zip(found.sizes, found.typical, strict=True), 1):
         names = ", ".join(map(str, found.ids[some].tolist()))
         share = 100 * size / np.size(found.assigned)
-        lines.append(f"{number}\t{size:,} ({share:.0f} %)\t{names}")
+        stays = "" if again is None else f"; found again by {100 * again[number - 1]:.0f} %"
+        lines.append(f"group {number}: {counted(size, 'node')} ({share:.0f} %){stays}")
+        lines.append(f"  nearest its centre: {names}")
+        lines += [f"  {one}" for one in found.profiles[number - 1]] or [NOTHING]
     return lines

@@ -56,8 +56,9 @@ def _gallery_row(name: str, path: Path) -> dict[str, Any]:
         return {"name": name, "file": str(path), "damaged": str(error)}
     several = graph.y is not None and graph.y.ndim == 2
     found = {key: value for key, value in figures(graph).items() if key != "split"}
-    if graph.y is not None and not several:  # numbers may be left out: some count from 1
-        found["classes"] = len(np.unique(graph.y[graph.y >= 0]))
+    if graph.only_type.classes is not None:  # numbers may be left out: some count from 1
+        classes = graph.only_type.classes
+        found["classes"] = len(np.unique(classes[classes >= 0]))
     return {
         "name": name,
         "file": str(path),

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _EVALUATION = "How far to trust them"  # a group of options
 SHOWN, KEPT = 20, 20  # links that are printed, and kept for the report
 NAMES = {
+    "model": "model",
     "embeddings": "embeddings (cosine)",
     "common_neighbours": "common neighbours",
     "adamic_adar": "Adamic–Adar",
@@ -104,14 +105,15 @@ def links(
 ) -> None:
     """List likely links that the graph lacks, or score given pairs of nodes.
 
-    The score of a pair is the cosine of its embeddings, or --by its common neighbours: their
-    number, or Adamic–Adar, which counts rare ones more. Above 20,000 nodes, links by embeddings are
-    searched through the index of neighbors, among the 50 nodes nearest to each.
+    A small model is learned from the graph itself. It weighs embeddings, common neighbours, degrees
+    and paths between two nodes, and says what speaks for a link. Its score is between 0 and 1. --by
+    ranks by one thing alone: the cosine of embeddings, the number of common neighbours, or
+    Adamic–Adar, which counts rare ones more. Above 20,000 nodes, nodes with similar embeddings are
+    searched through the index of neighbors, among the 50 nearest to each.
 
-    --evaluate says what these scores are worth on this graph: a tenth of the linked pairs is
-    removed with all that joins them, a model with the run's settings is trained on the rest, and
-    each removed pair is ranked among 100 that are not linked, beside common neighbours, Adamic–Adar
-    and the cosine of the features.
+    --evaluate says what all this is worth on this graph: a tenth of the linked pairs is removed
+    with all that joins them, an encoder with the run's settings is trained on the rest, and each
+    removed pair is ranked among 100 that are not linked, by the model and by each thing alone.
 
     Of a typed graph, links are those of one --relation. A source is compared with the sources that
     a target has, and a target with the targets that the source has; --node names sources.
@@ -188,19 +190,19 @@ def _give(
         "links": len(found),
         "of": node or None,
         "given": given,
+        "by": found.by,
         "best": [],
     }
     if not given:
         summary["best"] = _best(found)
         known = read_answers(folder).get("links", {})
         summary |= {"evaluation": known["evaluation"]} if "evaluation" in known else {}
-    lines = ["score\tsource\ttarget"] if len(found) else []
-    lines += [
-        f"{score:.4f}\t{first}\t{second}"
-        for first, second, score in zip(
-            found.source[:SHOWN], found.target[:SHOWN], found.scores, strict=False
-        )
+    names = [name for name in ("score", "source", "target", "why") if name in found.columns()]
+    rows = [
+        "\t".join([f"{one['score']:.4f}", *(str(one[name]) for name in names[1:])])
+        for one in _best(found)[:SHOWN]
     ]
+    lines = ["\t".join(names), *rows] if rows else []
     more = len(found) - SHOWN
     give_answer(
         run,
@@ -217,10 +219,11 @@ def _give(
 
 
 def _best(found: "Links") -> list[dict[str, Any]]:
-    parts = zip(found.source[:KEPT], found.target[:KEPT], found.scores[:KEPT], strict=True)
+    table = {name: column[:KEPT] for name, column in found.columns().items()}
+    rows = (dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True))
     return [
-        {"source": plain(first), "target": plain(second), "score": round(float(score), 4)}
-        for first, second, score in parts
+        {name: round(float(one), 4) if name == "score" else plain(one) for name, one in row.items()}
+        for row in rows
     ]
 
 

@@ -18,6 +18,10 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="The file, .html. (default: report.html in the run)")
     ] = None,
+    title: Annotated[str, typer.Option(help="Of the page. (default: the graph's name)")] = "",
+    note: Annotated[
+        str, typer.Option(help="What you want to say to the reader; each line is a paragraph.")
+    ] = "",
     node_type: TypeOption = None,
     embeddings: EmbeddingsOption = None,
     graph: RunGraphOption = None,
@@ -28,15 +32,20 @@ def report(
     layout: Annotated[
         str, typer.Option("--map", help="umap, or pca (fast, needs no extra).")
     ] = "umap",
-    seed: Annotated[int, typer.Option(help="Decides the map, clusters and samples.")] = 0,
+    seed: Annotated[int, typer.Option(help="Decides the map, groups and samples.")] = 0,
     overwrite: Annotated[bool, typer.Option(help="Replace an existing file.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write one HTML file that shows a run: graph, training, map of embeddings, scores.
+    """Write one HTML file to send: a list to act on, groups, a map, and how they were made.
 
-    The page needs no network and is smaller than 10 MB. If there are labels, they colour the map,
-    and the page shows the probe's confusion matrix; the other measures need no labels. The default
-    file, report.html in the run, is replaced without --overwrite.
+    First come the --title and --note, the answer in a sentence, and the nodes that predict ranked,
+    with its reasons; then the groups of cluster with what sets them apart, and a map that labels,
+    predictions, groups or any column colour. The list can be searched and sorted; an id shows the
+    node's columns, prediction and neighbours. Scores and the training are at the end.
+
+    Predictions are those that predict was last asked for; groups are those of cluster, or are found
+    now. The page needs no network and is smaller than 10 MB. The default file, report.html in the
+    run, is replaced without --overwrite.
 
     Tables that a run names are read only if you trained it yourself; otherwise give --graph, or
     --without-graph. Of a typed graph, the page is about the nodes of --type, or of the only type
@@ -52,12 +61,16 @@ def report(
 
         graphcl report runs/cora --out cora.html --map pca
 
+        graphcl report runs/mine --title "Whom to call" --note "Of March. Ask Ada." --out list.html
+
         graphcl report runs/big --embeddings shards.parquet --graph PARTS
     """
     asked = open_run(run, ("report",), graph, tables, embeddings=embeddings)
     print(f"report: measuring, and drawing the map by {layout}", file=sys.stderr, flush=True)
     page = asked.report(
         out,
+        title=title,
+        note=note,
         node_type=node_type,
         layout=layout,
         without_graph=without_graph,

@@ -14,6 +14,7 @@ import typer
 
 from graphcl.cli.options import TABLES, is_verbose
 from graphcl.errors import GraphError
+from graphcl.settings import LABEL_KINDS
 from graphcl.tabular.options import (
     DUPLICATES,
     FEATURES,
@@ -106,7 +107,8 @@ _OPTIONS: dict[str, Any] = {
     ),
     "label": _option(
         _COLUMNS,
-        "Column of the nodes' classes; only the probe uses it. Repeatable, for several labels.",
+        "Column of the nodes' classes, or of a number to predict; only the probe and predict use "
+        "it. Repeatable, for several labels.",
         metavar="COLUMN",
         panel=TABLES,
     ),
@@ -114,6 +116,12 @@ _OPTIONS: dict[str, Any] = {
         str | None,
         "What stands between the labels in a cell, such as '|'.",
         metavar="TEXT",
+        panel=_LABELS,
+    ),
+    "label_kind": _option(
+        str,
+        "The labels are classes, or a number to predict. (default: by their values)",
+        metavar="|".join(LABEL_KINDS),
         panel=_LABELS,
     ),
     "split": _option(_COLUMNS, "Column that says train, val or test.", panel=_LABELS),

@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 
 from graphcl.errors import GraphError
-from graphcl.evaluation.folds import Division, Part, divide
+from graphcl.evaluation.folds import Division, Part, ascending, divide
 from graphcl.evaluation.logistic import Fitted, fit_logistic_batch
 from graphcl.evaluation.prediction_error import PredictionError, measure
 from graphcl.evaluation.probe import STRENGTHS as WIDE_STRENGTHS
@@ -58,7 +58,6 @@ STRENGTHS = tuple(one for one in WIDE_STRENGTHS if one < 0.2)  # T makes up for 
 _TEMPERATURES = np.geomspace(1 / 64, 256, 60)
 _LEVELS = np.concatenate([[0.001, 0.01], np.arange(0.04, 0.97, 0.04), [0.98, 0.99, 0.999]])
 _FINE = np.linspace(0.001, 0.999, 500)  # levels between which the loss is interpolated
-CREDIT = 1.0  # the power of the likelihood by which inputs and strengths are weighed
 _LEAST_WEIGHT = 0.01  # of a strength that is worth its time
 _BLOCK = 1 << 16  # rows that are scored at a time
 _VALUES = 1 << 24  # inputs and outputs of regressions that are fitted at once, 64 MB
@@ -135,7 +134,7 @@ class HeldOut:
         likelihood = np.exp(fine.min(axis=1, keepdims=True) - fine)
         level = (likelihood @ _FINE) / likelihood.sum(axis=1)
         evidence = np.log(likelihood.sum(axis=1)) - fine.min(axis=1)
-        weight = np.exp(CREDIT * (evidence - evidence.max()))
+        weight = np.exp(evidence - evidence.max())
         weight /= weight.sum()
         return [
             Term(
@@ -234,7 +233,7 @@ def fit_calibrated(
         GraphError: there is nothing to tell apart, or an embedding is not finite.
     """
     labels = list(inputs) if isinstance(inputs, Mapping) else ["embeddings"]
-    order = np.arange(len(targets)) if names is None else _ascending(names)
+    order = np.arange(len(targets)) if names is None else ascending(names)
     tables, targets = [table[order] for table in _tables(inputs)], targets[order]
     for table in tables:
         check_embeddings(table)
@@ -278,15 +277,6 @@ def fit_calibrated(
 
 def _tables(inputs: Inputs) -> list[Array]:
     return list(inputs.values()) if isinstance(inputs, Mapping) else [inputs]
-
-
-def _ascending(names: Any) -> Array:
-    """Returns the order of ids: as numbers if they are numbers, or else as texts."""
-    given = np.asarray(names)
-    if given.dtype.kind not in "iu":
-        given = np.array([str(one) for one in given.tolist()], dtype=object)
-    found: Array = np.argsort(given, kind="stable")
-    return found
 
 
 def _held_out(held: HeldOut, each: list[list[Term]]) -> Array:

@@ -19,7 +19,7 @@ Part = tuple[Array, Array]  # train nodes, and the test nodes that they score
 FOLDS = 5
 MORE_FOLDS, FEW_NODES = 10, 300  # of so few nodes, each fold's regression needs all it can get
 FITS = 20  # regressions in several divisions: with few nodes, one division is chance
-NEAR, NEARER = 2, 1  # folds on either side whose nodes tell the terms of a fold
+NEAR = 2  # folds on either side whose nodes tell the terms of a fold: of five, all others
 MOST_TESTED = 20_000  # labelled nodes in folds; more do not change the error's first digits
 
 
@@ -56,8 +56,8 @@ def divide(targets: Array, several: bool, random: np.random.Generator) -> Divisi
         testable = np.sort(random.choice(testable, MOST_TESTED, replace=False))
     always = np.setdiff1d(np.arange(len(targets)), testable)[:MOST_TESTED]
     few = len(testable) <= FEW_NODES
-    most, near = (MORE_FOLDS, NEAR) if few else (FOLDS, NEARER)
-    folds = int(np.clip(np.median(counts[kinds[testable]]), 2, min(most, len(testable))))
+    most = min(MORE_FOLDS if few else FOLDS, len(testable))
+    folds = int(np.clip(np.median(counts[kinds[testable]]), 2, most))
     parts: list[Part] = []
     pairs: list[tuple[int, int, Part]] = []
     for _ in range(FITS // folds if few else 1):
@@ -69,12 +69,21 @@ def divide(targets: Array, several: bool, random: np.random.Generator) -> Divisi
                 parts.append((train, test))
         numbers = range(first, len(parts))
         for one, other in combinations(numbers, 2):
-            if min(other - one, len(numbers) - (other - one)) <= near:
+            if min(other - one, len(numbers) - (other - one)) <= NEAR:
                 train = np.setdiff1d(parts[one][0], parts[other][1])
                 if _tells(targets[train]):
                     both = np.concatenate([parts[one][1], parts[other][1]])
                     pairs.append((one, other, (train, both)))
     return Division(folds, parts, pairs) if parts else None
+
+
+def ascending(names: Any) -> Array:
+    """Returns the order of ids: as numbers if they are numbers, or else as texts."""
+    given = np.asarray(names)
+    if given.dtype.kind not in "iu":
+        given = np.array([str(one) for one in given.tolist()], dtype=object)
+    found: Array = np.argsort(given, kind="stable")
+    return found
 
 
 def _tells(targets: Array) -> bool:

@@ -27,7 +27,7 @@ from graphcl.settings import LINKS_BY
 
 Array = npt.NDArray[Any]
 HITS = (1, 10, 50)
-STRUCTURAL = LINKS_BY[1:]  # scores by the edges alone
+STRUCTURAL = LINKS_BY[2:]  # scores by the edges alone
 _BLOCK = 1 << 16  # pairs that are scored at a time
 
 
@@ -125,19 +125,24 @@ def hold_out_edges(
         raise GraphError(f"{name}: {number}: too few to hold out {share:.0%}")
     held = np.sort(random.choice(listed, count, replace=False)) if held is None else np.sort(held)
     edges = np.stack([held // targets, held % targets], axis=1)
+    linked = np.unique(np.concatenate([one for one in codes.values() if one is not None]))
     if whole.source == whole.target:
         sources, ends = whole.edge_index()
         directed = np.unique(sources * np.int64(targets) + ends)
         there, back = (
-            _contains(directed, one[:, 0] * np.int64(targets) + one[:, 1])
+            contains(directed, one[:, 0] * np.int64(targets) + one[:, 1])
             for one in (edges, edges[:, ::-1])
         )
-        turned = np.where(there & back, random.random(count) < 0.5, back)
+        either = random.random(count) < 0.5
+        # A source that is linked to all others has nothing to be compared with.
+        degrees = np.bincount(np.concatenate([linked // targets, linked % targets]))
+        full = degrees[edges] == targets - 1
+        either = np.where(full[:, 0] == full[:, 1], either, full[:, 0])
+        turned = np.where(there & back, either, back)
         edges[turned] = edges[turned][:, ::-1]
-    linked = np.unique(np.concatenate([one for one in codes.values() if one is not None]))
     drawn = _draw_negatives(whole, edges[:, 0], linked, negatives, random, name)
     rest = {
-        key: one if codes[key] is None else _without(one, _contains(held, codes[key]))
+        key: one if codes[key] is None else _without(one, contains(held, codes[key]))
         for key, one in graph.relations.items()
     }
     left = rest[whole.key]
@@ -198,7 +203,7 @@ def _draw_negatives(
         low, high = np.broadcast_to(first[:, None], found.shape), found
         if within:
             low, high = np.minimum(low, high), np.maximum(low, high)
-        wrong = _contains(linked, low * np.int64(targets) + high)
+        wrong = contains(linked, low * np.int64(targets) + high)
         if within:
             wrong |= found == first[:, None]
         if not wrong.any():
@@ -206,7 +211,7 @@ def _draw_negatives(
         found[wrong] = random.integers(0, targets, int(wrong.sum()))
 
 
-def _contains(codes: Array, wanted: Array) -> Array:
+def contains(codes: Array, wanted: Array) -> Array:
     """Returns which of `wanted` are among the sorted `codes`."""
     place = np.minimum(np.searchsorted(codes, wanted), len(codes) - 1)
     found: Array = codes[place] == wanted
@@ -230,34 +235,43 @@ def rank_edges(positive: Array, negative: Array) -> LinkScores:
     )
 
 
-def judge_links(held: HeldOutEdges, z: Any) -> dict[str, LinkScores]:
-    """Ranks held-out edges by the cosine of embeddings, and by the three simple scores.
+def simple_scores(held: HeldOutEdges, z: Any) -> dict[str, Array]:
+    """Returns scores of `held.pairs` by the cosine of embeddings, and by three simple things.
 
     `z` are embeddings of all nodes by an encoder that was trained on `held.graph` alone.
     """
     pairs = held.pairs
-    return held.rank(
-        {
-            "embeddings": cosines(unit_rows(z), pairs),
-            **{name: overlap(*neighbourhoods(held.graph, name), pairs) for name in STRUCTURAL},
-            "features": cosines(held.graph.x, pairs),
-        }
-    )
+    return {
+        "embeddings": cosines(unit_rows(z), pairs),
+        **{name: overlap(*neighbourhoods(held.relation, name), pairs) for name in STRUCTURAL},
+        "features": cosines(held.graph.x, pairs),
+    }
 
 
-def neighbourhoods(graph: Graph, by: str) -> tuple[Any, Any]:
+def adjacency(relation: Relation, sources: int) -> Any:
+    """Returns the sources of each target, CSR ``[targets, sources]``; parallel edges count."""
+    ones = np.ones(len(relation.indices), np.float32)
+    shape = (len(relation.indptr) - 1, sources)
+    return scipy.sparse.csr_array((ones, relation.indices, relation.indptr), shape=shape)
+
+
+def neighbourhoods(relation: Relation, by: str = "common_neighbours") -> tuple[Any, Any]:
     """Returns two CSR matrices: the product of row u and row v is the score of (u, v).
 
-    `by` is one of `STRUCTURAL`.
+    The relation is within one type, and either direction makes neighbours. `by` is one of
+    `STRUCTURAL`.
     """
-    ones = np.ones(len(graph.indices))
-    shape = (graph.num_nodes, graph.num_nodes)
-    adjacency = scipy.sparse.csr_array((ones, graph.indices, graph.indptr), shape=shape)
+    near = adjacency(relation, len(relation.indptr) - 1)
+    if not relation.undirected:
+        near = (near + near.T).tocsr()
+    near = near.astype(np.float64)
+    near.sum_duplicates()
+    near.data[:] = 1
     if by == "common_neighbours":
-        return adjacency, adjacency
+        return near, near
     # A common neighbour has two neighbours at least, so that its logarithm is not 0.
-    weight = 1 / np.log(np.maximum(np.diff(graph.indptr), 2))
-    return adjacency, scipy.sparse.csr_array(adjacency * weight[None, :])
+    weight = 1 / np.log(np.maximum(np.diff(near.indptr), 2))
+    return near, scipy.sparse.csr_array(near * weight[None, :])
 
 
 def overlap(first: Any, second: Any, pairs: Array) -> Array:

@@ -223,6 +223,7 @@ def linear_probe(
     y = graph.y
     if y is None:
         raise GraphError("probe: the graph has no labels")
+    require_classes(y, "probe")
     if is_cross_validated(graph, y):
         check_embeddings(z)
         several = y.ndim == 2
@@ -380,11 +381,12 @@ def redraw(y: Array, given: Array, random: np.random.Generator) -> Array:
     return drawn
 
 
-def f1(y: Array, predicted: Array, average: str = "macro") -> float:
+def f1(y: Array, predicted: Array, average: str = "macro", weight: Array | None = None) -> float:
     """Returns scikit-learn's F1 score; a class that neither array has scores 0."""
     from sklearn.metrics import f1_score
 
-    return float(f1_score(y, predicted, average=average, zero_division=0))
+    options: Any = {"average": average, "zero_division": 0, "sample_weight": weight}
+    return float(f1_score(y, predicted, **options))
 
 
 def standardiser(z: Array) -> Callable[[Array], Array]:
@@ -457,6 +459,16 @@ def scored_split(
     return train, val, test
 
 
+def require_classes(y: Array, owner: str) -> None:
+    """Refuses a number to predict, where classes are to be told apart.
+
+    Raises:
+        GraphError: the label is a number.
+    """
+    if y.dtype.kind == "f":
+        raise GraphError(f"{owner}: the label is a number, not a class; predict answers it")
+
+
 def node_split(
     graph: Labelled, y: Array, seed: int, *, owner: str = "probe"
 ) -> tuple[Array, Array, Array]:
@@ -467,6 +479,7 @@ def node_split(
     Raises:
         GraphError: a part of the split is not given, or train or validation nodes have no label.
     """
+    require_classes(y, owner)
     labelled = is_labelled(y)
     if isinstance(graph, GraphCollection):
         ends = np.cumsum(graph.split_nodes)[:2]

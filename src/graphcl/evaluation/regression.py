@@ -2,17 +2,17 @@ r"""A probe for a number: ridge regressions, averaged, with intervals that hold 
 
 As in `graphcl.evaluation.calibration`, labelled nodes are held out in turn, regressions are fitted
 to every *input* with every strength of the penalty, and none of them is chosen: predictions are
-averaged, weighted by the likelihood of the held-out values. A term's errors are Gaussian with a
-variance of its own. All variances are equally credible beforehand, on a log scale, so the
-likelihood of n values with the held-out errors e is
+averaged, weighted by the likelihood of the held-out values. A term's errors are Laplacian with a
+scale of its own: what counts is the mean absolute error, and a few far values do not decide. All
+scales are equally credible beforehand, so the likelihood of n values with held-out errors e is
 
-.. math:: \Big( \sum_i e_i^2 \Big)^{-n / 2} .
+.. math:: \Big( \sum_i |e_i| \Big)^{-n} .
 
 From few values the weights are nearly equal and the average is cautious; from many, the best term
 has nearly all of the weight. A fold's weights come from regressions that were fitted without it.
 
-Values of 0 and more that span a decade are also predicted on a log scale: the likelihood, with the
-derivative of the logarithm, tells which scale it is. What is predicted is then a median.
+Values of 0 and more that span a decade are also predicted on a log scale, which competes with the
+others by the errors of its values. What is predicted is then a median.
 
 A regression without some nodes S follows from that with all nodes: with its hat matrix H and its
 errors r, the errors of S are :math:`(I - H_{SS})^{-1} r_S`. So every input has one
@@ -33,10 +33,11 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
-from graphcl.errors import GraphError, require
-from graphcl.evaluation.calibration import _ascending
+from graphcl.errors import require
+from graphcl.evaluation.folds import ascending
 from graphcl.evaluation.probe import check_embeddings, standardiser, within_span
 from graphcl.files.records import Answer
+from graphcl.graphs.validation import as_numbers
 
 Array = npt.NDArray[Any]
 _Seen = tuple[
@@ -49,6 +50,7 @@ FOLDS, FOLD_NODES = 20, 100  # at least so many folds, of at most so many nodes
 FEW_NODES = 300  # of more, not all other folds tell the weights of a fold, but the two beside it
 MOST_FITTED = 20_000  # values; more do not change the regression's first digits
 _LEAST_WEIGHT = 0.01  # of a term that is worth its time
+_BEYOND = np.array([1, 0])  # how far predictions may go beyond what was seen, on each scale
 _BLOCK = 1 << 16  # rows that are predicted at a time
 
 
@@ -63,7 +65,7 @@ class NumberError(Answer):
             what a constant has.
         baseline_mae: the mean absolute error of one answer for all nodes, their median.
         coverage: fraction of held-out values within their interval, which is made of the errors of
-            the other folds.
+            the other folds; None if there are no intervals.
         level: the fraction that is wanted.
         nodes: how many nodes were held out, each in turn.
         folds: into how many parts.
@@ -74,11 +76,16 @@ class NumberError(Answer):
     rmse: float
     r2: float
     baseline_mae: float
-    coverage: float
+    coverage: float | None
     level: float
     nodes: int
     folds: int
     how: str = "cross-validation"
+
+    @property
+    def headline(self) -> tuple[str, float, float]:
+        """What matters most, its value, and that of one answer for all nodes."""
+        return "R²", self.r2, 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,15 +151,14 @@ def fit_regression(
         level: how often the truth is to be within the intervals.
 
     Raises:
-        GraphError: there is no value, or one that is not finite, or an embedding is not.
+        GraphError: a value or an embedding is not finite.
+        ParameterError: there is no value, or `level` is no fraction.
     """
     require(0 < level < 1, "predict", "level", "between 0 and 1", level)
-    values = np.asarray(values, np.float64)
-    if not len(values) or not np.isfinite(values).all():
-        what = f"{values[~np.isfinite(values)][0]} is not a number" if len(values) else "none given"
-        raise GraphError(f"predict: values to learn from: {what}")
+    require(len(values) > 0, "predict", "values", "at least one", len(values))
+    values = as_numbers(values, "predict")
     random = np.random.default_rng(seed)
-    order = np.arange(len(values)) if names is None else _ascending(names)
+    order = np.arange(len(values)) if names is None else ascending(names)
     if len(order) > MOST_FITTED:
         order = order[np.sort(random.choice(len(order), MOST_FITTED, replace=False))]
     held_out, values = np.full(len(values), np.nan), values[order]
@@ -205,11 +211,10 @@ class _Scale:
         found: Array = values / self.unit
         return np.log(np.maximum(found + self.shift, self.least)) if log else found
 
-    def back(self, scaled: Array, log: bool) -> Array:
-        """Returns what they stand for; an exponential is no more than ten times what was seen."""
-        plain = np.exp(np.minimum(scaled, np.log(10))) - self.shift if log else scaled
-        found: Array = np.maximum(plain, 0 if log else -np.inf) * self.unit
-        return found
+    def back(self, scaled: Array, log: bool) -> Any:
+        """Returns what they stand for."""
+        with np.errstate(over="ignore"):
+            return (np.maximum(np.exp(scaled) - self.shift, 0) if log else scaled) * self.unit
 
     def mean(self, scaled: Array, weights: Array) -> Array:
         """Returns the average of ``[…, strengths, rows, scales]`` by weight, as values."""
@@ -218,6 +223,16 @@ class _Scale:
             each = self.back(scaled[..., place], log).reshape(-1, len(found))
             found += weights[..., place].ravel() @ each
         return found
+
+
+def _range(values: Array) -> tuple[Array, Array]:
+    """Returns between which numbers predictions have to be, on each scale.
+
+    A line may go on beyond what was seen for as far again; an exponential of a line may not.
+    """
+    low, high = values.min(axis=0), values.max(axis=0)
+    beyond = (high - low) * _BEYOND[: len(low)]
+    return low - beyond, high + beyond
 
 
 class _Ridge:
@@ -230,23 +245,20 @@ class _Ridge:
         self._rows = centred @ self._basis
         length = max(float(sizes.sum()) / len(rows), 1e-30)
         self._shrink = 1 / (sizes.clip(min=0) + length * STRENGTHS[:, None])
-        along = self._rows.T @ (values - self._centre)
-        self._weights = self._shrink[:, :, None] * along
+        self._weights = self._shrink[:, :, None] * (self._rows.T @ (values - self._centre))
         self._errors = values - self._centre - self._rows @ self._weights
 
-    def predict(self, rows: Array) -> Array:
+    def predict(self, rows: Array) -> Any:
         """Returns predictions ``[strengths, rows, scales]``."""
-        found: Array = ((rows - self._mean) @ self._basis) @ self._weights + self._centre
-        return found
+        found = ((rows - self._mean) @ self._basis) @ self._weights + self._centre
+        return found.clip(*_range(self.values))
 
-    def without(self, nodes: Array) -> Array:
+    def without(self, nodes: Array) -> Any:
         """Returns predictions of nodes by regressions that are fitted without them, as above."""
         own = self._rows[nodes]
         hat = (own * self._shrink[:, None]) @ own.T + 1 / len(self._rows)
-        found: Array = self.values[nodes] - np.linalg.solve(
-            np.eye(len(nodes)) - hat, self._errors[:, nodes]
-        )
-        return found
+        errors = np.linalg.solve(np.eye(len(nodes)) - hat, self._errors[:, nodes])
+        return (self.values[nodes] - errors).clip(*_range(np.delete(self.values, nodes, axis=0)))
 
 
 def _hold_out(ridges: list[_Ridge], folds: list[Array], scale: _Scale) -> tuple[Array, Array]:
@@ -268,20 +280,22 @@ def _hold_out(ridges: list[_Ridge], folds: list[Array], scale: _Scale) -> tuple[
     held: Array = np.empty(len(scaled))
     for nodes, some in zip(folds, others, strict=True):
         seen.append((nodes, np.stack([ridge.without(nodes) for ridge in ridges])))
-        held[nodes] = scale.mean(seen[-1][1], _weigh(some, scaled))
-    return _weigh(seen, scaled), held
+        held[nodes] = scale.mean(seen[-1][1], _weigh(some, scaled, scale))
+    return _weigh(seen, scaled, scale), held
 
 
-def _weigh(seen: Iterable[_Seen], scaled: Array) -> Array:
+def _weigh(seen: Iterable[_Seen], scaled: Array, scale: _Scale) -> Array:
     """Returns the weights of terms by the likelihood of held-out values, together 1."""
     nodes = np.concatenate([some for some, _ in seen])
-    errors = np.concatenate([found for _, found in seen], axis=2) - scaled[nodes]
-    likelihood = -len(nodes) / 2 * np.log(np.square(errors).sum(axis=2) + 1e-24)
-    likelihood[..., 1:] -= scaled[nodes, 1:].sum(axis=0)  # the derivative of the logarithm
+    found = np.concatenate([some for _, some in seen], axis=2)
+    errors = [
+        scale.back(found[..., place], log) / scale.unit - scaled[nodes, 0]
+        for place, log in enumerate(scale.logs)
+    ]
+    likelihood = -len(nodes) * np.log(np.abs(np.stack(errors, axis=-1)).sum(axis=2) + 1e-12)
     weights: Array = np.exp(likelihood - likelihood.max())
-    weights[weights < _LEAST_WEIGHT * weights.max()] = 0
-    weights /= weights.sum()
-    return weights
+    weights[weights < _LEAST_WEIGHT] = 0  # the largest is 1
+    return np.asarray(weights / weights.sum())
 
 
 def half_width(errors: Array, level: float) -> float:
@@ -294,7 +308,7 @@ def measure_number(
     found: Array,
     values: Array,
     *,
-    coverage: float,
+    coverage: float | None = None,
     level: float = LEVEL,
     folds: int = 1,
     how: str = "cross-validation",

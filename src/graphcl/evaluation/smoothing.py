@@ -21,6 +21,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 HOPS = 3
 STRENGTHS = (0.0, 0.2, 0.4, 0.6, 0.8)
+PRIOR = np.array([0.8, 0.05, 0.05, 0.05, 0.05])  # labels that say little leave it at 0
 MOST_VALUES = 1 << 28  # probabilities that are made to tell the strength; with more, none is
 NOTHING = (1.0, *(0.0,) * HOPS)
 _SHARES = np.array([[(1 - a) * a**k for k in range(HOPS)] + [a**HOPS] for a in STRENGTHS])
@@ -69,7 +70,7 @@ def weigh_hops(each: list[tuple[Array, Array, Array]], several: bool) -> Array:
     loss = -np.log(np.maximum(right, 1e-12))
     loss = loss.sum(axis=-1) if several else loss
     total = loss @ (1 / times[node])  # a node counts once, however often it was held out
-    weight = np.exp(total.min() - total)
+    weight = PRIOR * np.exp(total.min() - total)
     shares: Array = (weight / weight.sum()) @ _SHARES
     return shares
 

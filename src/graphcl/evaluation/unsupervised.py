@@ -1,4 +1,4 @@
-r"""Scores of embeddings that need no labels, and clusters.
+r"""Scores of embeddings that need no labels.
 
 Alignment and uniformity are those of Wang and Isola (2020): the two properties that a contrastive
 loss trades against each other, on the unit sphere.
@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import GraphError, require
+from graphcl.errors import GraphError
 from graphcl.evaluation.nearest import unit_rows
 from graphcl.seeding import derive
 
 SAMPLE = 5_000  # rows of a sample, of which all pairs are compared
-_BLOCK = 1 << 16  # rows that are assigned to clusters at a time
-CLUSTER_COUNTS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20)
 
 Array = npt.NDArray[Any]
 
@@ -149,65 +147,6 @@ def neighbour_agreement(nearest: Any, indptr: Any, indices: Any) -> Agreement:
         k=k,
         nodes=int(linked.sum()),
     )
-
-
-@dataclass(frozen=True, eq=False)
-class Clusters:
-    """A partition of the embeddings by k-means.
-
-    Attributes:
-        assigned: the cluster of each node, ``[N]``; 0 is the largest.
-        sizes: nodes per cluster, largest first.
-        silhouette: mean of (b − a) / max(a, b) over (sampled) nodes, where a is the mean distance
-            to the node's own cluster and b that to the nearest other one. 1 means clearly separate
-            clusters, 0 overlapping ones. None if all rows coincide.
-        tried: the silhouette of each number of clusters that was tried.
-    """
-
-    assigned: Array
-    sizes: tuple[int, ...]
-    silhouette: float | None
-    tried: dict[int, float]
-
-
-def cluster(
-    z: Any,
-    counts: tuple[int, ...] = CLUSTER_COUNTS,
-    *,
-    seed: int = 0,
-    sample: int = SAMPLE,
-) -> Clusters:
-    """Partitions embeddings, scaled to length 1, by k-means.
-
-    The number of clusters is the one of `counts` with the highest silhouette on a sample. The
-    centres are fitted on this sample, and every row is assigned to the nearest centre.
-
-    Args:
-        z: embeddings ``[N, dim]``.
-        counts: numbers of clusters to try.
-        seed: decides the sample and the first centres.
-        sample: of more rows than this, so many are drawn at random.
-    """
-    from sklearn.cluster import KMeans
-
-    require(len(counts) > 0 and min(counts) >= 2, "cluster", "counts", "2 or more each", counts)
-    drawn = unit_rows(_sampled(z, seed, sample))
-    distinct = len(np.unique(drawn, axis=0))
-    random_state = derive(seed, "clusters") % 2**32
-    best: Any = None
-    tried: dict[int, float] = {}
-    for count in (count for count in counts if count < distinct):
-        fitted = KMeans(count, n_init=3, random_state=random_state).fit(drawn)
-        tried[count] = silhouette(drawn, fitted.labels_, seed=seed)
-        if tried[count] == max(tried.values()):
-            best = fitted
-    if best is None:
-        return Clusters(np.zeros(len(z), np.int64), (len(z),), None, tried)
-    starts = range(0, len(z), _BLOCK)  # embeddings in shards are read in blocks
-    blocks = [best.predict(unit_rows(z[start : start + _BLOCK])) for start in starts]
-    assigned = by_size(np.concatenate(blocks).astype(np.int64))
-    sizes = np.bincount(assigned, minlength=best.n_clusters)
-    return Clusters(assigned, tuple(sizes.tolist()), tried[best.n_clusters], tried)
 
 
 def by_size(assigned: Array) -> Array:

@@ -139,6 +139,8 @@ def _write_parquet(path: Path, columns: Columns) -> None:
                 plain = _plain(values[rows])
                 if kinds[name] == "text":
                     plain = [None if value is None else str(value) for value in plain]
+                if kinds[name] == "texts":
+                    plain = [None if some is None else list(map(str, some)) for some in plain]
                 parts[name] = pyarrow.array(plain, type=_arrow(kinds[name], pyarrow))
             table = pyarrow.table(parts)
             writer = writer or pyarrow.parquet.ParquetWriter(path, table.schema)

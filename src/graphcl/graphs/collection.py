@@ -104,7 +104,7 @@ class GraphCollection(NoArray):
         return sum(graph.self_loops_removed for graph in self.graphs)
 
     @property
-    def y(self) -> npt.NDArray[np.int64] | None:
+    def y(self) -> npt.NDArray[Any] | None:
         """Labels of all graphs, concatenated, or None."""
         labels = [graph.y for graph in self.graphs if graph.y is not None]
         return np.concatenate(labels) if labels else None
@@ -123,7 +123,7 @@ class GraphCollection(NoArray):
             counted(self.num_edges, "edge"),
             counted(self.num_features, "feature"),
         ]
-        if self.train[0].y is not None:
+        if self.num_classes:
             parts.append(counted(self.num_classes, "class", "classes"))
         return f"GraphCollection({self.name!r}: {', '.join(parts)})"
 
@@ -152,6 +152,8 @@ def _features(graph: Graph) -> str:
 def _labels(graph: Graph) -> str:
     if graph.y is None:
         return "no labels"
+    if graph.only_type.has_number:
+        return "a number per node"
     return "one class per node" if graph.y.ndim == 1 else f"{graph.y.shape[1]} labels per node"
 
 

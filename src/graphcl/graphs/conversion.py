@@ -122,7 +122,8 @@ def _flat_labels(graph: Graph, starts: Mapping[str, int]) -> dict[str, Any]:
     nodes = graph.nodes[name]
     assert nodes.y is not None
     rows = slice(starts[name], starts[name] + nodes.num_nodes)
-    y = np.full((graph.num_nodes, *nodes.y.shape[1:]), -1, np.int64)
+    none = np.nan if nodes.has_number else -1
+    y = np.full((graph.num_nodes, *nodes.y.shape[1:]), none, nodes.y.dtype)
     y[rows] = nodes.y
     found: dict[str, Any] = {"y": y, "class_names": nodes.class_names}
     for place, field in enumerate(MASKS):

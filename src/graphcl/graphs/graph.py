@@ -121,7 +121,8 @@ class Graph(NoArray):
             y: class numbers (−1: unlabelled), or a 0/1 matrix for several labels per node (a row
                 of −1 or NaN: unlabelled; of zeros: none of them); or names of classes: an array of
                 texts (None: unlabelled), a mapping from ids, or a pandas Series, by its index of
-                ids. `class_names` are then these.
+                ids. `class_names` are then these. Numbers with fractions are a number to predict
+                (NaN: unknown), as are whole ones that are not an array of integers, if many differ.
             edge_weight: a positive number per column of `edge_index`. Weights of columns that name
                 the same edge are added. If every edge is listed in both directions with equal
                 weights, each edge counts once.
@@ -568,13 +569,11 @@ class Graph(NoArray):
                 counted(self.num_edges, "edge"),
                 counted(self.num_features, f"{kind} feature"),
             ]
-            if self.y is not None:
-                parts.append(counted(self.num_classes, "class", "classes"))
-            return ", ".join(parts)
+            return ", ".join([*parts, *filter(None, [self.only_type.described_labels])])
         parts = []
         for name, one in self.nodes.items():
             own = [counted(one.num_nodes, "node"), counted(one.num_features, "feature")]
-            own += [counted(one.num_classes, "class", "classes")] if one.num_classes else []
+            own += filter(None, [one.described_labels])
             parts.append(f"{name}: {', '.join(own)}")
         parts += [
             f"{one.source} {one.name} {one.target}: {counted(one.num_edges, 'edge')}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import GraphError, require
+from graphcl.errors import GraphError, counted, require
 from graphcl.store.columns import Names, ScaledFeatures, rows_of
 
 if TYPE_CHECKING:  # reading a run needs no SciPy, which takes long to import
@@ -30,7 +30,8 @@ class Nodes:
             they were given as sparse; from a store also float16, or `ScaledFeatures` (int8); None
             if the type has none.
         y: labels, ``[num_nodes]`` (class numbers; −1 is unlabelled) or ``[num_nodes, labels]``
-            (0/1; a row of −1 is an unlabelled node, a row of zeros one with none of them), or None.
+            (0/1; a row of −1 is an unlabelled node, a row of zeros one with none of them), or a
+            number to predict, float64 ``[num_nodes]`` (NaN where it is not known), or None.
         train_mask: the nodes that the probe learns from, or None.
         val_mask: the nodes on which the probe's regularisation strength is chosen, or None.
         test_mask: the nodes that are scored, or None.
@@ -43,12 +44,14 @@ class Nodes:
         preparation: what turned the columns of a table into `x`, or None; a run keeps it, and
             `read_tables` applies it to other tables.
         degree: neighbours of each node, where the edges are not at hand, as in a run; else None.
+        cells: the columns of the table that they came from, for readers; neither stored nor
+            learned from: see `graphcl.tabular.originals`. None if they came from none.
     """
 
     name: str
     num_nodes: int
     x: "FloatArray | scipy.sparse.csr_array | ScaledFeatures | None" = None
-    y: IntArray | None = None
+    y: npt.NDArray[Any] | None = None
     train_mask: BoolArray | None = None
     val_mask: BoolArray | None = None
     test_mask: BoolArray | None = None
@@ -57,6 +60,7 @@ class Nodes:
     class_names: tuple[str, ...] = ()
     preparation: Any = None
     degree: IntArray | None = None
+    cells: Any = None
 
     def __post_init__(self) -> None:
         freeze(self)
@@ -71,8 +75,8 @@ class Nodes:
 
     @cached_property
     def num_classes(self) -> int:
-        """Number of classes, or of labels per node if there are several; 0 without labels."""
-        if self.y is None or self.y.size == 0:
+        """Number of classes, or of labels per node if there are several; 0 without any."""
+        if self.y is None or self.y.size == 0 or self.has_number:
             return 0
         return int(self.y.shape[1] if self.y.ndim == 2 else self.y.max() + 1)
 
@@ -84,7 +88,20 @@ class Nodes:
     @property
     def classes(self) -> IntArray | None:
         """The labels, if each node has one class; else None."""
-        return self.y if self.y is not None and self.y.ndim == 1 else None
+        single = self.y is not None and self.y.ndim == 1 and not self.has_number
+        return self.y if single else None
+
+    @property
+    def described_labels(self) -> str:
+        """What labels there are, in words; empty without any."""
+        if self.y is None or self.has_number:
+            return "" if self.y is None else "a number to predict"
+        return counted(self.num_classes, "class", "classes")
+
+    @property
+    def has_number(self) -> bool:
+        """Whether the label is a number to predict, such as a price, and no class."""
+        return self.y is not None and self.y.dtype.kind == "f"
 
     def class_name(self, number: int) -> str:
         """Returns the name of a class; without names, ``class 3``."""

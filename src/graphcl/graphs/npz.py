@@ -147,7 +147,7 @@ def _rows_of(plain: Mapping[str, Any], rows: npt.NDArray[np.int64]) -> dict[str,
     """Returns labels, masks and ids of some nodes; labels only if one of them has any."""
     found = {name: np.asarray(plain[name])[rows] for name in ("node_ids",) if name in plain}
     y = np.asarray(plain["y"])[rows] if "y" in plain else None
-    if y is None or (y == -1).all():
+    if y is None or ((y == -1) | (y != y)).all():  # −1 is no class, NaN no number
         return found
     masks = {name: np.asarray(plain[name]) for name in MASKS if name in plain}
     return found | {"y": y} | {name: mask[rows] for name, mask in masks.items()}

@@ -1,9 +1,11 @@
 """Checks the arrays of nodes. Each error names the array, the place and the value.
 
-Labels may be given by name: texts, mappings and pandas Series become class numbers.
+Labels may be given by name: texts, mappings and pandas Series become class numbers. Or they are a
+number to predict, such as a price: `is_number` tells. Then `y` is float64, with NaN where it is not
+known. Classes are always integers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from numbers import Real
 from typing import Any, NoReturn
@@ -23,6 +25,7 @@ FloatArray = npt.NDArray[np.float32]
 BoolArray = npt.NDArray[np.bool_]
 
 Array = npt.NDArray[Any]
+FEW_VALUES, FEW_SHARE = 20, 0.05  # so many different whole numbers, or such a share, are classes
 _LISTS = (list, tuple, set, frozenset)
 _KEYS = ("x", "y", "num_nodes", "node_ids", *MASKS, "class_names", "preparation")
 
@@ -114,21 +117,25 @@ def features(x: Any) -> FloatArray | scipy.sparse.csr_array:
 
 def labels(
     y: Any, num_nodes: int, ids: Any = None, class_names: Sequence[str] = ()
-) -> tuple[IntArray | None, tuple[str, ...]]:
+) -> tuple[Array | None, tuple[str, ...]]:
     """Returns class numbers ``[num_nodes]`` or a 0/1 matrix as int64, and the names of the classes.
 
     Labels may be given in any form that `numbered_labels` takes; `ids` are those of the nodes. A
-    node without a label has −1; with several labels per node, −1 or NaN in its whole row.
+    node without a label has −1; with several labels per node, −1 or NaN in its whole row. A number
+    to predict is float64 ``[num_nodes]``, with NaN where it is not known.
     """
     if y is None:
         return None, tuple(map(str, class_names))
-    labels, names = numbered_labels(y, np.arange(num_nodes) if ids is None else ids, "y")
+    ids = np.arange(num_nodes) if ids is None else ids
+    labels, names = numbered_labels(y, ids, "y")
     if labels.ndim == 2 and labels.shape[1] == 1:
-        labels = labels[:, 0]
+        labels, _ = numbered_labels(labels[:, 0], ids, "y")
     if labels.ndim not in (1, 2) or len(labels) != num_nodes:
         raise GraphError(f"y: {len(labels) if labels.ndim else 1} labels for {num_nodes} nodes")
     if labels.dtype.kind not in "biuf":
         raise GraphError(f"y: labels must be class numbers; got dtype {labels.dtype}")
+    if labels.ndim == 1 and labels.dtype.kind == "f":
+        return np.array(labels, np.float64), ()
     if labels.ndim == 2 and labels.dtype.kind == "f":
         labels = np.where(np.isnan(labels).all(axis=1, keepdims=True), -1, labels)
     with np.errstate(invalid="ignore"):  # a NaN, which is refused below
@@ -148,22 +155,27 @@ def labels(
     return whole, tuple(map(str, names or class_names))
 
 
-def numbered_labels(labels: Any, ids: Any, owner: str) -> tuple[Array, tuple[Any, ...]]:
+def numbered_labels(
+    labels: Any, ids: Any, owner: str, kind: str = "auto"
+) -> tuple[Array, tuple[Any, ...]]:
     """Returns labels as numbers, and the names of the classes if they were given by name.
 
     Args:
-        labels: an array of numbers, which stays as it is; of texts, with None or nothing where a
-            node has none; a mapping from ids to a label or to a list of labels; or a pandas Series,
-            which is such a mapping unless its index is the default one.
+        labels: an array of whole numbers, which stays as it is; of other numbers or of texts, with
+            NaN, None or nothing where a node has none; a mapping from ids to a label or to a list
+            of labels; or a pandas Series, which is such a mapping unless its index is the default
+            one.
         ids: of all nodes.
         owner: begins messages.
+        kind: ``classes``, or a ``number`` to predict; ``auto`` asks `is_number`. Texts and arrays
+            of whole numbers are classes then.
 
     Returns:
         Class numbers ``[nodes]``, or 0/1 ``[nodes, labels]`` if some node has a list; −1 where a
-        node has none. Names are in sorted order.
+        node has none. Names are in sorted order. A number is float64 ``[nodes]``, with NaN.
 
     Raises:
-        GraphError: no node has an id.
+        GraphError: no node has an id, or a label is no number.
     """
     if hasattr(labels, "to_numpy") and getattr(labels, "ndim", 0) == 1 and hasattr(labels, "index"):
         values = labels.to_numpy(dtype=object)
@@ -176,18 +188,54 @@ def numbered_labels(labels: Any, ids: Any, owner: str) -> tuple[Array, tuple[Any
         labels = np.full(len(ids), None, dtype=object)
         labels[rows] = some
     given = to_numpy(labels, owner)
-    if given.ndim == 1 and given.dtype.kind == "f":  # so pandas writes missing integers
-        return np.where(np.isnan(given), -1, given), ()
-    if given.ndim != 1 or given.dtype.kind in "biu":
+    if given.ndim != 1 or (given.dtype.kind in "biu" and kind != "number"):
         return given, ()
     known = np.array([not _is_missing(one) for one in given.tolist()], dtype=np.bool_)
-    present = given[known].tolist()
-    numbers = np.full(len(given), -1.0)
-    if all(isinstance(one, Real) and not isinstance(one, bool) for one in present):
-        numbers[known] = present
-        return numbers, ()
-    names, numbers[known] = np.unique([str(one) for one in present], return_inverse=True)
-    return numbers.astype(np.int64), tuple(names.tolist())
+    present, found = given[known].tolist(), np.full(len(given), np.nan)
+    if kind == "number" or all(
+        isinstance(one, Real) and not isinstance(one, bool) for one in present
+    ):
+        found[known] = as_numbers(present, owner)
+        if kind == "number" or (kind == "auto" and is_number(found)):
+            return found, ()
+        if _are_class_numbers(found[known]):  # with NaN among them, as pandas has them
+            return np.where(known, found, -1).astype(np.int64), ()
+    names, found[known] = np.unique([str(one) for one in present], return_inverse=True)
+    return np.where(known, found, -1).astype(np.int64), tuple(names.tolist())
+
+
+def is_number(values: Array) -> bool:
+    """Returns whether values, NaN where unknown, are a number to predict rather than classes.
+
+    They are if one of them has a fraction or is below −1. Whole numbers are if there are more than
+    `FEW_VALUES` different ones, and more than `FEW_SHARE` of all, unless they are the class numbers
+    0 … C − 1 without a gap; a −1 is a node without a class.
+    """
+    known = values[~np.isnan(values)]
+    if not _are_class_numbers(known):
+        return True
+    distinct = np.unique(known[known >= 0])
+    many = len(distinct) > max(FEW_VALUES, FEW_SHARE * len(known))
+    return bool(many and distinct[-1] >= len(distinct))
+
+
+def _are_class_numbers(known: Array) -> bool:
+    return bool(((known == np.floor(known)) & (known >= -1) & (known < 2**53)).all())
+
+
+def as_numbers(values: Iterable[Any], owner: str) -> Array:
+    """Returns numbers, which may be written as texts.
+
+    Raises:
+        GraphError: a value is no number, or not finite.
+    """
+    try:
+        found = np.array([float(one) for one in values], np.float64)
+    except (TypeError, ValueError) as error:
+        raise GraphError(f"{owner}: a label is not a number ({error})") from None
+    if not np.isfinite(found).all():
+        raise GraphError(f"{owner}: {found[~np.isfinite(found)][0]} is not a number")
+    return found
 
 
 def _several(some: list[Any], rows: Array, count: int) -> tuple[Array, tuple[Any, ...]]:
@@ -219,7 +267,7 @@ def several_types(z: Mapping[str, Any], owner: str) -> GraphError:
 def is_labelled(y: npt.NDArray[Any]) -> BoolArray:
     """Returns whether each node has a label; with several per node, zeros are an answer too."""
     known: BoolArray = (y if y.ndim == 1 else y.min(axis=1, initial=0)) >= 0
-    return known
+    return known if y.dtype.kind != "f" else np.logical_not(np.isnan(y))
 
 
 def masks(given: Mapping[str, Any], num_nodes: int) -> dict[str, Any]:

@@ -21,6 +21,9 @@ EAGER_CALLS = EAGER_STEPS + 1
 MOST = 32  # recordings of a step, for batches of so many shapes
 KEPT = 2  # recordings of functions; each holds its input, its results and a block of pair weights
 
+# A recording begins by waiting for the device, which another thread's recording does not survive.
+_ONE_AT_A_TIME = threading.Lock()
+
 Tensors = tuple[Tensor, ...]
 Function = Callable[..., Tensors]
 
@@ -41,7 +44,8 @@ class _Recording:
         # The eager backward passes do not count, because they ran on another thread.
         function(inputs, *args)
         # Other threads may allocate meanwhile: one of them prepares the next minibatch.
-        with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
+        how: Any = {"stream": stream, "capture_error_mode": "thread_local"}
+        with _ONE_AT_A_TIME, torch.cuda.graph(self._graph, **how):
             self._results = function(self._inputs, *args)
 
     def __call__(self, inputs: Tensors) -> Tensors:
@@ -143,7 +147,8 @@ class CudaGraphStep:
             graph.register_generator_state(self._generator)
             where: Any = {"pool": self._pool, "stream": self._stream}
             # Other threads of the process may train meanwhile.
-            with torch.cuda.graph(graph, capture_error_mode="thread_local", **where):
+            where |= {"capture_error_mode": "thread_local"}
+            with _ONE_AT_A_TIME, torch.cuda.graph(graph, **where):
                 result = self._step(batch)
             self._recorded[key] = graph, result  # at last: a failed recording is made again
         graph, result = self._recorded[key]

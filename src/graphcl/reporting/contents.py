@@ -1,12 +1,12 @@
 """Gathers the contents of a report from a run and, if it can be read, its graph.
 
-Of embeddings in shards and a store in parts, edges are read part by part and block by block. What
-needs all of them at once, or a batch of training, is left out: components and alignment.
+Of embeddings in shards and a store in parts, what is measured on edges is left out.
 """
 
 import logging
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import scipy.sparse
 import torch
 from scipy.sparse.csgraph import connected_components
 
+from graphcl.answers.grouping import cluster
 from graphcl.answers.inputs import shards_of_run
 from graphcl.errors import GraphCLError, GraphError, RunError, option, require
 from graphcl.estimator.fitted import Fitted
@@ -23,11 +24,8 @@ from graphcl.evaluation import linear_probe
 from graphcl.evaluation.nearest import EXACT_ROWS, nearest
 from graphcl.evaluation.splits import Confusion, probe_confusion
 from graphcl.evaluation.unsupervised import (
-    CLUSTER_COUNTS,
     Agreement,
-    Clusters,
     alignment,
-    cluster,
     effective_rank,
     mean_cosine,
     neighbour_agreement,
@@ -38,21 +36,21 @@ from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.partitioned.embeddings import ShardedEmbeddings
+from graphcl.reporting.channels import Ranking, read_ranking
 from graphcl.reporting.projection import NEIGHBOURS, principal, project, usable_method
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import describe_nodes, read_nodes, type_folder
-from graphcl.runs.results import GraphFacts, read_answers, read_result
+from graphcl.runs.results import GraphFacts, read_answer_table, read_answers, read_result
 from graphcl.runs.versions import current_run, run_root
 from graphcl.seeding import derive, generator
 from graphcl.store.header import MASKS, read_store
-from graphcl.store.reader import open_part
+from graphcl.tabular.originals import Original
 from graphcl.tabular.preparation import Preparation, read_preparation
 from graphcl.training.loop import BatchSource
 
 MAP_NODES = 200_000  # drawn at most; a larger graph is sampled
 SCORED_NODES = 200_000  # labelled nodes that the probe sees at most
-ENTRIES = 1 << 21  # of edges, looked at at a time
-LEFT_OUT = "Connected components and alignment are left out: they need the whole graph in memory."
+LEFT_OUT = "What is measured on edges is left out: it needs the whole graph in memory."
 INDEX_DIMENSIONS = 64  # principal components in which a large map searches neighbours
 
 Array = npt.NDArray[Any]
@@ -82,7 +80,12 @@ class MapPoints:
 
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """Everything that the page shows, without markup."""
+    """Everything that the page shows, without markup.
+
+    `assigned` is the group of each node, −1 for none; it is None if there are no groups. `answers`
+    are the summaries of `graphcl.runs.results`, and that of the groups. `title` and `note` are the
+    sender's.
+    """
 
     name: str
     config: runs.RunConfig
@@ -90,7 +93,6 @@ class Contents:
     metrics: list[dict[str, Any]]
     nodes: Nodes
     points: MapPoints
-    clusters: Clusters
     uniformity: float | None
     alignment: float | None
     agreement: Agreement | None
@@ -101,7 +103,12 @@ class Contents:
     effective_rank: float | None = None
     mean_cosine: float | None = None
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)
-    columns: tuple[tuple[str, str, int], ...] = ()
+    fates: tuple[tuple[str, str, int], ...] = ()
+    columns: Sequence[Original] = ()
+    assigned: Array | None = None
+    ranking: Ranking | None = None
+    title: str = ""
+    note: str = ""
 
 
 class Sharded:
@@ -158,43 +165,6 @@ class Sharded:
                 kept["probe_skipped"] = str(error)
         return kept
 
-    def homophily(self) -> float | None:
-        """Returns the share of edges within one class, among edges between labelled nodes."""
-        return _homophily(self._blocks(), self.nodes.classes)
-
-    def among(self, rows: Array) -> scipy.sparse.csr_array:
-        """Returns the edges among some nodes, which are numbered as in `rows`, ascending."""
-        place = np.full(self._parts.num_nodes, -1, np.int32)
-        place[rows] = np.arange(len(rows))
-        found: list[tuple[Array, Array]] = [(np.zeros(0, np.int32), np.zeros(0, np.int32))]
-        for first, degree, indices in self._blocks():
-            source = np.repeat(place[first : first + len(degree)], degree)
-            target = place[indices]
-            inside = (source >= 0) & (target >= 0)
-            found.append((source[inside], target[inside]))
-        source, target = (np.concatenate(side) for side in zip(*found, strict=True))
-        ones = np.ones(len(source), np.int8)
-        shape = (len(rows), len(rows))
-        edges = scipy.sparse.csr_array((ones, (source, target)), shape=shape)
-        edges.sort_indices()
-        return edges
-
-    def _blocks(self) -> Any:
-        """Yields the first node, the degrees and the neighbours of nodes in a row."""
-        for number in range(len(self._parts)):
-            whole = open_part(self._parts, number)
-            whole.check()
-            part = whole.plain
-            indptr, indices = part.fields["indptr"], part.fields["indices"]
-            begin, own = 0, len(indptr) - 1
-            while begin < own:
-                limit = int(indptr[begin]) + ENTRIES
-                end = max(begin + 1, int(np.searchsorted(indptr, limit, side="right")) - 1)
-                bounds = np.asarray(indptr[begin : end + 1])
-                block = np.asarray(indices[bounds[0] : bounds[-1]])
-                yield part.nodes.start + begin, np.diff(bounds), block
-                begin = end
-
 
 def gather(
     run: Path,
@@ -206,6 +176,9 @@ def gather(
     result: dict[str, Any] | None = None,
     node_type: str | None = None,
     sharded: Sharded | None = None,
+    columns: Callable[[Nodes], tuple[Sequence[Original], str]] = lambda _: ((), ""),
+    title: str = "",
+    note: str = "",
 ) -> Contents:
     """Reads a run and measures what its report shows.
 
@@ -220,6 +193,9 @@ def gather(
         node_type: of a typed graph: the type that the page is about. Its edges join several types,
             so `graph` is None.
         sharded: embeddings in shards, instead of those of the run; then `graph` is None.
+        columns: returns what is known of nodes, to show and to describe groups by; why not all.
+        title: of the page; empty is the graph's name.
+        note: what the sender says to the reader.
 
     Raises:
         RunError: the run is damaged, or the numbers of embeddings and nodes differ.
@@ -253,14 +229,16 @@ def gather(
     points = _place(z, method, seed)
     if len(points.rows) < len(z):
         notes.append(f"The map shows {len(points.rows):,} of {len(z):,} nodes, drawn at random.")
-    y = nodes.classes
-    classes = 0 if y is None else len(np.unique(y[y >= 0]))
-    _log.info("clusters and uniformity")
+    _log.info("groups and uniformity")
+    answers, (known, _) = read_answers(folder), columns(nodes)
+    assigned = _kept_groups(folder, answers, nodes)
+    if assigned is None:
+        answers.pop("cluster", None)
+        with suppress(GraphError):  # too few nodes
+            groups = cluster(z, columns=known, seed=seed)
+            named = replace(groups, ids=nodes.ids[:])
+            assigned, answers["cluster"] = groups.assigned, named.summary()
     edges = None if graph is None else adjacency(graph)
-    near = edges if sharded is None else sharded.among(points.rows)
-    homophily = None
-    if edges is not None:
-        homophily = _homophily([(0, np.diff(edges.indptr), edges.indices)], nodes.classes)
     prepared = read_preparation(folder)
     return Contents(
         name=_name(run, result, node_type),
@@ -269,19 +247,36 @@ def gather(
         metrics=runs.read_metrics(run),
         nodes=nodes,
         points=points,
-        clusters=cluster(z, (classes,) if classes >= 2 else CLUSTER_COUNTS, seed=seed),
         uniformity=uniformity(z, seed=seed) if len(z) > 1 else None,
         effective_rank=_fact(result, "effective_rank", effective_rank, z, seed),
         mean_cosine=_fact(result, "mean_cosine", mean_cosine, z, seed),
         alignment=None if graph is None else _alignment(run, graph, seed, notes),
-        agreement=None if near is None else _agreement(points, near),
+        agreement=None if edges is None else _agreement(points, edges),
         confusion=None if labelled is None else _confusion(scored, labelled, result),
         components=None if edges is None else int(connected_components(edges, directed=False)[0]),
-        homophily=homophily if sharded is None else sharded.homophily(),
+        homophily=None if edges is None else _homophily(edges, nodes.classes),
         notes=notes,
-        answers=read_answers(folder),
-        columns=_fates(prepared),
+        answers=answers,
+        fates=_fates(prepared),
+        columns=known,
+        assigned=assigned,
+        ranking=read_ranking(
+            read_answer_table(folder, "predict"), answers.get("predict", {}), nodes.ids[:].tolist()
+        ),
+        title=title,
+        note=note,
     )
+
+
+def _kept_groups(folder: Path, answers: dict[str, dict[str, Any]], nodes: Nodes) -> Array | None:
+    """Returns the groups that `graphcl cluster` gave these nodes; None if none are kept."""
+    table = read_answer_table(folder, "cluster")
+    ids, kept = (list(map(str, some)) for some in (nodes.ids[:].tolist(), table.get("id", [])))
+    same = "cluster" in answers and ids == kept
+    numbers = table.get("group", [])
+    if not same or not all(type(one) is int and 0 <= one <= len(numbers) for one in numbers):
+        return None
+    return np.array(numbers, np.int64) - 1
 
 
 def _name(run: Path, result: dict[str, Any], node_type: str | None) -> str:
@@ -402,17 +397,10 @@ def _fates(prepared: Preparation | None) -> tuple[tuple[str, str, int], ...]:
     return (*columns, *((option(name), one.describe(), 0) for name, one in prepared.beside))
 
 
-def _homophily(blocks: Iterable[tuple[int, Array, Array]], y: Array | None) -> float | None:
-    """Returns the share of edges within one class, among edges between labelled nodes.
-
-    `blocks` are edges: the first node, the degrees and the neighbours of nodes in a row.
-    """
+def _homophily(edges: scipy.sparse.csr_array, y: Array | None) -> float | None:
+    """Returns the share of edges within one class, among edges between labelled nodes."""
     if y is None:
         return None
-    same = both = 0
-    for first, degree, indices in blocks:
-        source, target = np.repeat(y[first : first + len(degree)], degree), y[indices]
-        known = (source >= 0) & (target >= 0)
-        same += int((source == target)[known].sum())
-        both += int(known.sum())
-    return same / both if both else None
+    source, target = np.repeat(y, np.diff(edges.indptr)), y[edges.indices]
+    known = (source >= 0) & (target >= 0)
+    return float((source == target)[known].mean()) if known.any() else None

@@ -14,7 +14,7 @@ import base64
 import hashlib
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
@@ -27,28 +27,38 @@ from graphcl.errors import GraphError, RunError, option, require
 from graphcl.evaluation import linear_probe
 from graphcl.files.atomic import check_new_file, write_whole
 from graphcl.graphs.graph import Graph
+from graphcl.reporting.channels import all_columns
 from graphcl.reporting.contents import AnyGraph, Contents, Sharded, gather
 from graphcl.reporting.sections import (
+    MADE,
     answer_sections,
     asset,
     bars,
     card,
     facts_table,
     graph_section,
+    headline,
     lead,
+    list_section,
+    paragraphs,
     probe_section,
+    table,
     tile_list,
-    tiles,
     training_section,
     unsupervised_section,
     warnings_box,
 )
 from graphcl.runs import files as runs
-from graphcl.runs.nodes import SPLITS, type_folder
+from graphcl.runs.nodes import type_folder
 from graphcl.runs.results import GraphFacts
+from graphcl.tabular.originals import Original, originals
+from graphcl.tabular.preparation import CATEGORY, TEXT
 from graphcl.version import versions
 
 MOST_BYTES = 10_000_000
+COLUMN_BYTES = 4_000_000  # of the user's columns
+FEW = 20_000  # nodes, of which numbers have all digits
+SKEW = 20  # a number whose largest is so many times its median is skewed
 NEIGHBOURS_SHOWN = (10, 8, 6, 4, 3)  # per node; tried in turn until the page is small enough
 
 Array = npt.NDArray[Any]
@@ -57,16 +67,22 @@ Array = npt.NDArray[Any]
 def render(contents: Contents) -> str:
     """Returns the whole page.
 
+    Own columns come as far as `COLUMN_BYTES` reach; if the page is too large even so, none do.
+
     Raises:
         RunError: the page would exceed `MOST_BYTES` even with few neighbours per node. Ids of
             hundreds of characters can cause this.
     """
     order = morton_order(quantised(contents.points.places))
-    points = _points(contents, order)
-    for k in NEIGHBOURS_SHOWN:
-        page = _page(contents, points | _neighbours(contents, order, k))
-        if len(page.encode("utf-8", "replace")) < MOST_BYTES:
-            return page
+    points, (found, own, packed, own_packed) = _points(contents, order), _packed(contents, order)
+    sizes = np.cumsum([len(str(one)) for one in own_packed])
+    for few in (int((sizes <= COLUMN_BYTES).sum()), 0):
+        shown, known = (*found, *own[:few]), {"channels": packed + own_packed[:few]}
+        for k in NEIGHBOURS_SHOWN:
+            data = points | known | _neighbours(contents, order, k)
+            page = _page(contents, shown, data, [one.name for one in own[few:]])
+            if len(page.encode("utf-8", "replace")) < MOST_BYTES:
+                return page
     raise RunError(
         f"{contents.name}: the report would exceed {MOST_BYTES // 10**6} MB; "
         "node ids that are very long make it large: shorten them"
@@ -76,7 +92,48 @@ def render(contents: Contents) -> str:
 def map_data(contents: Contents, k: int) -> dict[str, Any]:
     """Returns what the map's script reads, with `k` neighbours of each node."""
     order = morton_order(quantised(contents.points.places))
-    return _points(contents, order) | _neighbours(contents, order, k)
+    _, _, packed, own = _packed(contents, order)
+    channels = {"channels": packed + own}
+    return _points(contents, order) | _neighbours(contents, order, k) | channels
+
+
+def _packed(contents: Contents, order: Array) -> tuple[list[Any], ...]:
+    """Returns what is known of nodes, the user's columns, and both as the script reads them."""
+    own = contents.columns or originals(contents.nodes)
+    both = all_columns(contents.nodes, contents.ranking, contents.assigned, own)
+    rows = contents.points.rows[order]
+    return (*both, *([packed_column(one, rows) for one in some] for some in both))
+
+
+def packed_column(column: Original, rows: Any) -> dict[str, Any]:
+    """Returns the values of a column as the page's script reads them.
+
+    Of a category, the place after the last name is a missing value; of a number it is NaN. Numbers
+    of many nodes have the seven digits of a float32.
+    """
+    about: dict[str, Any] = {"title": column.name, "kind": column.kind, "unit": column.unit}
+    values = column.values[rows]
+    if column.kind == TEXT:
+        return about | {"values": pack_texts(["" if one is None else one for one in values])}
+    if column.kind == CATEGORY:
+        names = sorted({one for one in column.values.tolist() if one is not None}, key=_by_number)
+        place = {name: number for number, name in enumerate(names)} | {None: len(names)}
+        width = np.uint8 if len(names) < 255 else np.uint32
+        codes = np.array([place[one] for one in values.tolist()], width)
+        return about | {"names": names, "values": pack(codes)}
+    there = column.values[np.isfinite(column.values)]
+    ends = np.quantile(there, (0, 0.02, 0.5, 0.98, 1)).tolist() if len(there) else [0.0] * 5
+    # Skewed numbers, such as degrees, are coloured on a logarithmic scale.
+    log = ends[0] >= 0 and ends[4] > SKEW * max(ends[2], 1)
+    low, high = (ends[0], ends[4]) if log else (ends[1], ends[3])
+    numbers = pack(values.astype(np.float32 if len(values) > FEW else np.float64))
+    return about | {"low": low, "high": high, "log": log, "values": numbers}
+
+
+def _by_number(name: str) -> tuple[int, str]:
+    """Sorts ``group 10`` after ``group 9``."""
+    digits = name.rpartition(" ")[2]
+    return (int(digits) if digits.isdecimal() and len(digits) < 9 else -1, name)
 
 
 def _view(grid: Any) -> list[float]:
@@ -93,8 +150,16 @@ def _points(contents: Contents, order: Any) -> dict[str, Any]:
         "places": pack(grid.ravel()),
         "view": _view(grid),
         "ids": pack_texts([str(name) for name in contents.nodes.ids[rows].tolist()]),
-        "channels": _channels(contents, rows),
+        "ranked": pack(_places(contents, rows)),
     }
+
+
+def _places(contents: Contents, rows: Any) -> Array:
+    """Returns the points of the ranked nodes, the first first; the list begins with them."""
+    place = np.full(contents.nodes.num_nodes, -1, np.int64)
+    place[rows] = np.arange(len(rows))
+    ranked = np.zeros(0, np.int64) if contents.ranking is None else place[contents.ranking.rows]
+    return ranked[ranked >= 0].astype(np.uint32)
 
 
 def _neighbours(contents: Contents, order: Any, k: int) -> dict[str, Any]:
@@ -109,56 +174,35 @@ def _neighbours(contents: Contents, order: Any, k: int) -> dict[str, Any]:
     }
 
 
-def _channels(contents: Contents, rows: Any) -> list[dict[str, Any]]:
-    """Returns the properties that points can be coloured by; the first is the default."""
-    nodes, found = contents.nodes, []
-    if nodes.classes is not None:
-        y = nodes.classes
-        classes = np.unique(y[y >= 0])
-        code = np.where(y >= 0, np.searchsorted(classes, y), len(classes))
-        found.append(
-            _category("Label", [nodes.class_name(c) for c in classes.tolist()], code[rows])
-        )
-    sizes = contents.clusters.sizes
-    names = [f"cluster {number}" for number in range(1, len(sizes) + 1)]
-    found.append(_category("Cluster", names, contents.clusters.assigned[rows]))
-    degree = np.asarray(nodes.degree)[rows]
-    low, high = int(degree.min(initial=0)) if len(degree) else 0, int(degree.max(initial=0))
-    values = pack(degree.astype(np.uint16 if high < 1 << 16 else np.uint32))
-    found.append({"title": "Degree", "kind": "number", "min": low, "max": high, "values": values})
-    split = nodes.split_codes
-    if split is not None:
-        code = (split[rows].astype(np.int64) - 1) % 4  # 0 (no split) becomes 3, unnamed
-        found.append(_category("Split", list(SPLITS[1:]), code))
-    return found
-
-
-def _category(title: str, names: list[str], code: Any) -> dict[str, Any]:
-    width = np.uint8 if len(names) < 255 else np.uint16
-    return {"title": title, "kind": "category", "names": names, "values": pack(code.astype(width))}
-
-
-def _page(contents: Contents, data: dict[str, Any]) -> str:
-    script = "\n".join(asset(name) for name in ("data.js", "scatter.js", "map.js"))
+def _page(
+    contents: Contents, columns: Sequence[Original], data: dict[str, Any], left: list[str]
+) -> str:
+    script = "\n".join(asset(name) for name in ("data.js", "scatter.js", "list.js", "map.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    notes = "".join(f"<p>{escape(note)}</p>" for note in contents.notes)
+    notes = [*contents.notes]
+    if left:
+        notes.append(f"The page would be too large with all columns; without: {', '.join(left)}.")
+    said = "".join(f"<p>{escape(note)}</p>" for note in notes)
     versions = contents.result.get("versions", {})
     made_with = ", ".join(f"{name} {number}" for name, number in versions.items())
     sections = (
+        warnings_box(contents),
+        list_section(contents, columns),
+        answer_sections(contents.answers),
         map_section(contents),
+        MADE,
+        f'<div class="notes" role="note">{said}</div>' if said else "",
         graph_section(contents),
         training_section(contents),
         probe_section(contents),
         unsupervised_section(contents),
-        answer_sections(contents.answers),
     )
+    title = contents.title or contents.name
     return document(
-        f"GraphCL: {contents.name}",
-        contents.name,
-        f"{lead(contents)}{tiles(contents)}",
-        f"{warnings_box(contents)}"
-        f"{f'<div class=notes role=note>{notes}</div>' if notes else ''}"
-        f"{''.join(sections)}",
+        contents.title or f"GraphCL: {title}",
+        title,
+        f'{lead(contents)}<div class="note">{paragraphs(contents.note)}</div>{headline(contents)}',
+        "".join(sections),
         footer=f"Seed {contents.result.get('seed', '?')}. {made_with}. ",
         policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
         scripts=f'<script type="application/json" id="data">{script_json(data)}</script>'
@@ -193,10 +237,10 @@ def map_section(contents: Contents) -> str:
     shown = len(contents.points.rows)
     method = {"umap": "UMAP", "pca": "their first two principal components"}[contents.points.method]
     return f"""<section class="card" aria-labelledby="map-title">
-<h2 id="map-title">Map of the embeddings</h2>
-<p class="hint">{shown:,} nodes placed by {method}: nodes near each other on the map have similar
-embeddings; long distances mean little. Drag to move, scroll or pinch to zoom, click a node for its
-nearest neighbours.</p>
+<h2 id="map-title">Map</h2>
+<p class="hint">{shown:,} nodes placed by {method}: nodes near each other are alike, in their
+columns and surroundings; long distances mean little. Drag to move, scroll or pinch to zoom, click a
+node for all that is known of it.</p>
 <div class="controls"><label>Colour by <select id="colour"></select></label>
 <form id="search" role="search"><label>Find id
 <input id="find" autocomplete="off" spellcheck="false"></label></form>
@@ -216,10 +260,10 @@ Keys on the map: arrows move, + and − zoom, 0 shows all, Enter chooses, Esc cl
 
 
 def pack(values: Array) -> dict[str, Any]:
-    """Returns an unsigned integer array as ``{"type": "u2", "data": base64}``, for `data.js`."""
-    width = values.dtype.itemsize
-    planes = values.astype(f"<u{width}").view(np.uint8).reshape(-1, width).T
-    return {"type": f"u{width}", "data": _deflated(np.ascontiguousarray(planes).tobytes())}
+    """Returns an array as ``{"type": "u2", "data": base64}``, or ``f4`` …, for `data.js`."""
+    kind, width = values.dtype.kind, values.dtype.itemsize
+    planes = values.astype(f"<{kind}{width}").view(np.uint8).reshape(-1, width).T
+    return {"type": f"{kind}{width}", "data": _deflated(np.ascontiguousarray(planes).tobytes())}
 
 
 def pack_texts(texts: list[str]) -> str:
@@ -323,28 +367,23 @@ def _regions(drift: Mapping[str, Any]) -> str:
     """Returns a table of the regions: how many were embedded again, moved, kept, joined."""
     if not drift["regions"]:
         return ""
-    head = ("region", "nodes", "embedded again", "median move", "neighbours kept", "new", "such as")
-    rows = []
-    for number, one in enumerate(drift["regions"], 1):
-        cells = [
-            str(number),
-            f"{one['nodes']:,}",
-            f"{100 * one['embedded']:.0f} %",
-            f"{100 * one['moved']:.1f} %",
-            f"{100 * one['kept']:.1f} %",
-            f"{one['joined']:,}",
-            ", ".join(map(str, one["examples"])),
-        ]
-        rows.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
-    heads = "".join(f'<th scope="col">{escape(one)}</th>' for one in head)
+    rows = [
+        {
+            "region": str(number),
+            "nodes": f"{one['nodes']:,}",
+            "embedded again": f"{100 * one['embedded']:.0f} %",
+            "median move": f"{100 * one['moved']:.1f} %",
+            "neighbours kept": f"{100 * one['kept']:.1f} %",
+            "new": f"{one['joined']:,}",
+            "such as": ", ".join(map(str, one["examples"])),
+        }
+        for number, one in enumerate(drift["regions"], 1)
+    ]
     hint = (
         f'<p class="hint">Regions are clusters of the old embeddings of {drift["measured"]:,} '
         f"nodes. Neighbours are the {drift['neighbours']} nearest of them by cosine.</p>"
     )
-    return card(
-        "Which regions changed",
-        f"{hint}<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>",
-    )
+    return card("Which regions changed", f"{hint}{table(rows)}")
 
 
 def _changes(about: Mapping[str, Any]) -> str:
@@ -393,8 +432,9 @@ def write_page(
     why: str = "",
     node_type: str | None = None,
     sharded: Sharded | None = None,
+    **shown: Any,
 ) -> Page:
-    """Writes the page of a run; see `gather` for the arguments.
+    """Writes the page of a run; see `gather` for the arguments, also those in `shown`.
 
     Of a run that `GraphCL.save` wrote, what a training would have noted is measured first.
     """
@@ -403,7 +443,7 @@ def write_page(
         result = _measured(run, graph, node_type)
     own = None if node_type is not None else graph
     about: Any = {"why": why, "node_type": node_type, "sharded": sharded, "result": result}
-    contents = gather(run, own, method=layout, seed=seed, **about)
+    contents = gather(run, own, method=layout, seed=seed, **about, **shown)
     text = render(contents).encode("utf-8", "replace")
     write_whole(path, text)
     return Page(path, len(text), len(contents.points.rows))

@@ -7,8 +7,8 @@ Curves are SVG; bars and the confusion matrix are HTML that reflows. Colours are
 variables, so that the page supports light and dark mode.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from html import escape
 from importlib import resources
 from typing import Any
@@ -16,9 +16,15 @@ from typing import Any
 import numpy as np
 
 from graphcl.errors import counted
+from graphcl.reporting.channels import DAMAGED
 from graphcl.reporting.contents import Contents
+from graphcl.tabular.originals import Original
 
-MOST_BARS = 24
+MOST_ROWS = 12
+LISTED = 25  # rows of the list that are there without a script, and on paper
+LISTED_COLUMNS = 10
+ASK = "graphcl predict RUN"
+MADE = '<h2 class="part">How this was made</h2>'
 MOST_COLUMNS = 200
 WIDTH, HEIGHT = 420, 230
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 10, 30
@@ -26,38 +32,58 @@ MOST_POINTS = 400  # drawn per curve; a chart is about as many units wide
 
 
 def lead(contents: Contents) -> str:
-    """Returns one sentence: the graph, the encoder, the seed and the device."""
-    result, recipe = contents.result, contents.config.recipe
-    source = str(result.get("graph", {}).get("source", contents.config.origin.graph))
-    where = f" on <code>{escape(source)}</code>" if source else ""
-    encoder = f"{recipe.get('layers', '?')}-layer {recipe.get('encoder', '')} encoder"
-    state = "" if result.get("status", "complete") == "complete" else "; training was interrupted"
+    """Returns one sentence on what the page is about."""
+    graph, nodes = contents.result.get("graph", {}), contents.nodes.num_nodes
+    linked = f" and {counted(int(graph['edges']), 'link')} between them" if "edges" in graph else ""
+    source = str(graph.get("source", contents.config.origin.graph))
+    where = f", from <code>{escape(source)}</code>" if source else ""
+    return f'<p class="lead">About {counted(nodes, "node")}{linked}{where}.</p>'
+
+
+def headline(contents: Contents) -> str:
+    """Returns the answer in a sentence or two: who comes first, and what groups there are."""
+    said = [f"No predictions are kept. {ASK} gives them, and a list to act on."]
+    ranking, groups = contents.ranking, contents.answers.get("cluster", {})
+    if ranking is not None:
+        rows = ranking.rows[:3].tolist()
+        each = (f"{contents.nodes.ids[row]} ({ranking.columns[0].text(row)})" for row in rows)
+        words = str(contents.answers.get("predict", {}).get("text", "")).splitlines()
+        said = [f"Highest {ranking.columns[0].name}: {', '.join(each)}."]
+        said += [f"How far to trust this: {line}." for line in words[1:2]]
+    with suppress(*DAMAGED):
+        told = enumerate(groups["profiles"][:3], 1)
+        apart = [f"{one[0]['what']} (group {n})" for n, one in told if one]
+        by = f"; what sets them apart: {', '.join(apart)}" if apart else ""
+        if int(groups["groups"]) > 1:
+            said.append(f"There are {int(groups['groups'])} groups of similar nodes{by}.")
+    return "".join(f'<p class="headline">{escape(one)}</p>' for one in said)
+
+
+def list_section(contents: Contents, columns: Sequence[Original]) -> str:
+    """Returns the list: ranked nodes first; a script searches and sorts it, and shows more."""
+    ranking, nodes = contents.ranking, contents.nodes
+    rows = contents.points.rows if ranking is None else ranking.rows
+    shown = columns[:LISTED_COLUMNS]
+    head = "".join(f'<th scope="col">{escape(one.name)}</th>' for one in shown)
+    body = []
+    for row in rows[:LISTED].tolist():
+        cells = "".join(f"<td>{escape(one.text(row))}</td>" for one in shown)
+        body.append(f'<tr><th scope="row">{escape(str(nodes.ids[row]))}</th>{cells}</tr>')
+    title, how = "All nodes", "Press an id for all that is known of a node, and its neighbours."
+    if ranking is not None:
+        how = f"Sorted by {ranking.columns[0].name}, highest first. {how}"
+        title = "To look at first"
     return (
-        f'<p class="lead">GraphCL trained{where}: a {escape(encoder)} of '
-        f"{escape(str(recipe.get('dim', '?')))} dimensions, seed "
-        f"{'?' if contents.config.seed is None else contents.config.seed}, on "
-        f"{escape(str(result.get('device', 'an unknown device')))}{state}.</p>"
+        f'<section class="card" aria-labelledby="list-title"><h2 id="list-title">{title}</h2>'
+        f'<p class="hint">{escape(how)}</p><form class="controls" id="sift" role="search"><label>'
+        'Search <input id="sought" type="search" autocomplete="off" spellcheck="false"></label>'
+        '<span id="sifted" class="hint" role="status"></span></form>'
+        '<div class="scroll" tabindex="0" role="region" aria-labelledby="list-title">'
+        f'<table id="list" class="list"><thead><tr><th scope="col">id</th>{head}</tr></thead>'
+        f"<tbody>{''.join(body)}</tbody></table></div>"
+        '<button id="more" type="button" hidden>Show more</button>'
+        '<dialog id="node" aria-label="A node"></dialog></section>'
     )
-
-
-def tiles(contents: Contents) -> str:
-    """Returns the key figures at the top of the page."""
-    result, graph = contents.result, contents.result.get("graph", {})
-    probe = result.get("probe") or {}
-    shown: list[tuple[str, str]] = [("nodes", f"{contents.nodes.num_nodes:,}")]
-    shown += [(key, f"{graph[key]:,}") for key in ("edges", "features") if key in graph]
-    if "val_micro_f1" in probe:
-        shown.append(("micro-F1 on test nodes", f"{probe['micro_f1']:.3f}"))
-    elif "accuracy" in probe:
-        shown.append(("accuracy on test nodes", f"{100 * probe['accuracy']:.1f} %"))
-    elif contents.clusters.silhouette is not None:
-        shown.append(("silhouette", f"{contents.clusters.silhouette:.2f}"))
-    if contents.metrics:
-        shown.append(("epochs", f"{contents.metrics[-1]['epoch']:,}"))
-        shown.append(("final loss", f"{contents.metrics[-1]['loss']:.3f}"))
-    if "train_seconds" in result:
-        shown.append(("training", _seconds(float(result["train_seconds"]))))
-    return tile_list(shown)
 
 
 def tile_list(shown: Iterable[tuple[str, str]]) -> str:
@@ -108,14 +134,15 @@ def graph_section(contents: Contents) -> str:
 
 def _columns(contents: Contents) -> str:
     """Returns what became of the columns of the node table, if there was one."""
-    if not contents.columns:
+    if not contents.fates:
         return ""
-    facts = []
-    for name, became, missing in contents.columns[:MOST_COLUMNS]:
-        facts.append((name, became, f"{missing:,} missing" if missing else ""))
-    left = len(contents.columns) - MOST_COLUMNS
+    facts = (
+        (name, became, f"{missing:,} missing" if missing else "")
+        for name, became, missing in contents.fates[:MOST_COLUMNS]
+    )
+    left = len(contents.fates) - MOST_COLUMNS
     more = f"<p class='hint'>… and {left:,} more columns</p>" if left > 0 else ""
-    title = f"What became of {counted(len(contents.columns), 'column')}"
+    title = f"What became of {counted(len(contents.fates), 'column')}"
     return f"<details><summary>{title}</summary>{facts_table(facts)}{more}</details>"
 
 
@@ -123,6 +150,17 @@ def training_section(contents: Contents) -> str:
     """Returns the curves of the loss and of the bound, and the recipe."""
     epochs = [line["epoch"] for line in contents.metrics]
     curves = "<p>No epoch recorded.</p>"
+    result, recipe = contents.result, contents.config.recipe
+    encoder = f"{recipe.get('layers', '?')}-layer {recipe.get('encoder', '')} encoder"
+    state = "" if result.get("status", "complete") == "complete" else "; training was interrupted"
+    took = f" in {_seconds(float(result['train_seconds']))}" if "train_seconds" in result else ""
+    device = str(result.get("device", "an unknown device"))
+    about = (
+        f"GraphCL, a {encoder} of {recipe.get('dim', '?')} dimensions, seed "
+        f"{'?' if contents.config.seed is None else contents.config.seed}: "
+        f"{counted(len(epochs), 'epoch')}{took} on {device}{state}."
+    )
+    said = f"<p class='hint'>{escape(about)}</p>"
     if epochs:
         losses = [line["loss"] for line in contents.metrics]
         about = "Lower is better; compare only runs of the same temperature and batch size."
@@ -135,11 +173,11 @@ def training_section(contents: Contents) -> str:
             )
             figures += _curve("Bound on mutual information", "Bound", epochs, bounds, about)
         curves = f'<div class="two">{figures}</div>'
-    recipe = "\n".join(f"{key} = {value}" for key, value in contents.config.recipe.items())
-    details = f"<details><summary>The recipe</summary><pre>{escape(recipe)}</pre></details>"
+    listed = "\n".join(f"{key} = {value}" for key, value in recipe.items())
+    details = f"<details><summary>The recipe</summary><pre>{escape(listed)}</pre></details>"
     scaling = str(contents.result.get("scaling", ""))
-    said = f"<p class='hint'>{escape(scaling)}</p>" if scaling else ""
-    return card("Training", curves + said + details)
+    said += f"<p class='hint'>{escape(scaling)}</p>" if scaling else ""
+    return card("Training", said + curves + details)
 
 
 def probe_section(contents: Contents) -> str:
@@ -158,10 +196,15 @@ def probe_section(contents: Contents) -> str:
     )
     facts = [
         (*first, f"{test:,} test nodes, {probe['split']} split"),
-        *_majority(probe),
         ("Macro-F1", f"{probe['macro_f1']:.3f}", "mean over classes"),
         ("Trained on", f"{train:,} nodes", f"strength chosen on {val:,}"),
     ]
+    if probe.get("majority") is not None:
+        share = f"{100 * probe['majority']:.1f} %"
+        facts.insert(1, ("Majority", share, "of the same answer for all nodes"))
+    if probe.get("roc_auc") is not None:
+        area = f"{probe['roc_auc']:.3f}"
+        facts.insert(1, ("ROC-AUC", area, "0.5 means that it cannot tell the classes apart"))
     text = (
         "<p class='hint'>Logistic regression on the frozen embeddings. Labels were used only for "
         "this, never in training.</p>"
@@ -176,52 +219,46 @@ def probe_section(contents: Contents) -> str:
     )
 
 
-def _majority(probe: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Returns the score of one answer for all nodes, and how well two classes are told apart."""
-    share, area = probe.get("majority"), probe.get("roc_auc")
-    facts = []
-    if area is not None:
-        facts.append(("ROC-AUC", f"{area:.3f}", "0.5 means that it cannot tell the classes apart"))
-    if share is not None and "val_micro_f1" in probe:
-        facts.append(("Majority", f"{share:.4f}", "micro-F1 of the same labels for all nodes"))
-    elif share is not None:
-        facts.append(("Majority", f"{100 * share:.1f} %", "accuracy of one class for all nodes"))
-    return facts
-
-
 def unsupervised_section(contents: Contents) -> str:
     """Returns the measures that need no labels."""
-    distance = "squared distance between two views of a node; 0 means equal, 2 unrelated"
-    spread = "lower is more evenly spread; 0 means all embeddings coincide"
-    directions = "directions that the embeddings use; 1 means that they coincide"
-    cosine = "between two nodes; 1 means that all embeddings coincide"
     measures = (
-        ("Alignment", contents.alignment, ".3f", distance),
-        ("Uniformity", contents.uniformity, ".2f", spread),
-        ("Effective rank", contents.effective_rank, ".1f", directions),
-        ("Mean cosine", contents.mean_cosine, ".3f", cosine),
+        (
+            "Alignment",
+            contents.alignment,
+            ".3f",
+            "squared distance between two views of a node; 0 means equal, 2 unrelated",
+        ),
+        (
+            "Uniformity",
+            contents.uniformity,
+            ".2f",
+            "lower is more evenly spread; 0 means all embeddings coincide",
+        ),
+        (
+            "Effective rank",
+            contents.effective_rank,
+            ".1f",
+            "directions that the embeddings use; 1 means that they coincide",
+        ),
+        (
+            "Mean cosine",
+            contents.mean_cosine,
+            ".3f",
+            "between two nodes; 1 means that all embeddings coincide",
+        ),
     )
     facts = [
         (name, f"{value:{how}}", about) for name, value, how, about in measures if value is not None
     ]
     if contents.agreement is not None:
-        agreement = contents.agreement
-        chance = _share(agreement.chance)
-        about = f"of graph neighbours are among the {agreement.k} nearest; by chance {chance}"
-        facts.append(("Neighbour agreement", _share(agreement.share), about))
-    if contents.clusters.silhouette is not None:
-        about = f"of {len(contents.clusters.sizes)} clusters; 1 means clear-cut, 0 no structure"
-        facts.append(("Silhouette", f"{contents.clusters.silhouette:.3f}", about))
-    sizes = contents.clusters.sizes
-    rows = [(f"cluster {number}", size) for number, size in enumerate(sizes[:MOST_BARS], 1)]
-    labelled = contents.nodes.classes is not None
-    chosen = "as many as there are classes" if labelled else "the number chosen by the silhouette"
-    drawn = bars(rows, label="Nodes by cluster", coloured=True)
-    return card(
-        "Without labels",
-        f'<div class="two"><div>{facts_table(facts)}</div><figure><h3>Cluster sizes</h3>{drawn}'
-        f"<figcaption>k-means on embeddings of length 1, {chosen}.</figcaption></figure></div>",
-    )
+        share, chance = (
+            _share(one) for one in (contents.agreement.share, contents.agreement.chance)
+        )
+        about = (
+            f"of graph neighbours are among the {contents.agreement.k} nearest; by chance {chance}"
+        )
+        facts.append(("Neighbour agreement", share, about))
+    return card("Without labels", facts_table(facts))
 
 
 def _curve(title: str, name: str, epochs: list[Any], values: list[Any], caption: str) -> str:
@@ -243,70 +280,39 @@ def _seconds(seconds: float) -> str:
 
 
 def line_chart(xs: Sequence[float], ys: Sequence[float], *, label: str, x_label: str) -> str:
-    """Returns a curve with axes; `label` describes it for screen readers."""
-    if len(xs) > MOST_POINTS:
-        kept = np.linspace(0, len(xs) - 1, MOST_POINTS).round().astype(int)
-        xs, ys = [xs[i] for i in kept], [ys[i] for i in kept]
-    x_low, x_high = float(min(xs)), float(max(xs))
-    y_ticks = ticks(min(ys), max(ys))
-    y_low, y_high = min(y_ticks[0], min(ys)), max(y_ticks[-1], max(ys))
-
-    def place(x: float, y: float) -> tuple[float, float]:
-        across = (x - x_low) / (x_high - x_low) if x_high > x_low else 0.5
-        up = (y - y_low) / (y_high - y_low) if y_high > y_low else 0.5
-        x, y = LEFT + across * (WIDTH - LEFT - RIGHT), up * (HEIGHT - TOP - BOTTOM)
-        return x, HEIGHT - BOTTOM - y
-
-    parts = [
-        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-        f'aria-label="{escape(label, quote=True)}">'
-    ]
-    for tick in y_ticks:
-        _, y = place(x_low, tick)
-        parts.append(
-            f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        )
-        parts.append(f'<text x="{LEFT - 7}" y="{y + 4:.1f}" text-anchor="end">{tick:g}</text>')
-    for tick in (t for t in ticks(x_low, x_high, 5) if t == round(t) and x_low <= t <= x_high):
-        x, _ = place(tick, y_low)
-        parts.append(
-            f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{tick:,.0f}</text>'
-        )
-    parts.append(
-        f'<text class="axis" x="{WIDTH - RIGHT}" y="{HEIGHT - 2}" text-anchor="end">'
-        f"{escape(x_label)}</text>"
+    """Returns a curve, with both ends of its axes; `label` describes it for screen readers."""
+    kept = np.linspace(0, len(xs) - 1, min(len(xs), MOST_POINTS)).round().astype(int)
+    x, y = np.asarray(xs, float)[kept], np.asarray(ys, float)[kept]
+    across, up = (np.ptp(one) or 1.0 for one in (x, y))
+    right = LEFT + (x - x.min()) / across * (WIDTH - LEFT - RIGHT)
+    down = TOP + (y.max() - y) / up * (HEIGHT - TOP - BOTTOM)
+    points = [f"{a:.1f} {b:.1f}" for a, b in zip(right, down, strict=True)]
+    below = HEIGHT - BOTTOM + 16
+    texts = (
+        (LEFT - 7, TOP + 8, "end", f"{y.max():.4g}"),
+        (LEFT - 7, HEIGHT - BOTTOM, "end", f"{y.min():.4g}"),
+        (LEFT, below, "start", f"{x_label} {x.min():,.0f}"),
+        (WIDTH - RIGHT, below, "end", f"{x.max():,.0f}"),
     )
-    points = [place(x, y) for x, y in zip(xs, ys, strict=True)]
-    if len(points) == 1:
-        parts.append(f'<circle class="dot" cx="{points[0][0]:.1f}" cy="{points[0][1]:.1f}" r="4"/>')
-    else:
-        path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
-        parts.append(f'<path class="curve" d="M{path}"/>')
-    return "".join(parts) + "</svg>"
-
-
-def ticks(low: float, high: float, about: int = 4) -> list[float]:
-    """Returns round numbers that span ``low … high``: steps of 1, 2 or 5 times a power of ten."""
-    if high <= low:
-        return [low]
-    rough = (high - low) / about
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * f for f in (1, 2, 5, 10) if power * f >= rough * 0.999)
-    first, last = math.floor(low / step), math.ceil(high / step)
-    return [round(step * i, 12) for i in range(first, last + 1)]
+    written = "".join(
+        f'<text x="{a}" y="{b}" text-anchor="{anchor}">{escape(text)}</text>'
+        for a, b, anchor, text in texts
+    )
+    return (
+        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        f'aria-label="{escape(label, quote=True)}">{written}'
+        f'<path class="curve" d="M{"L".join(points)}"/></svg>'
+    )
 
 
 def degree_rows(degree: Any) -> list[tuple[str, int]]:
     """Returns counts of nodes by degree, in ranges that double: 1, 2, 3–4, 5–8 and so on."""
     degree = np.asarray(degree)
-    rows = [("0", int((degree == 0).sum())), ("1", int((degree == 1).sum()))]
-    low = 2
-    while low <= max(int(degree.max(initial=0)), 2):
-        high = 2 if low == 2 else 2 * (low - 1)
-        name = f"{low:,}" if low == high else f"{low:,}–{high:,}"
-        rows.append((name, int(((degree >= low) & (degree <= high)).sum())))
-        low = high + 1
-    return rows if rows[0][1] else rows[1:]
+    ranks = np.where(degree > 0, np.ceil(np.log2(np.maximum(degree, 1))) + 1, 0).astype(int)
+    names = ["0", "1", "2"]
+    names += [f"{2 ** (r - 2) + 1:,}–{2 ** (r - 1):,}" for r in range(3, ranks.max(initial=0) + 1)]
+    counts = np.bincount(ranks, minlength=3).tolist()
+    return [(n, c) for n, c in zip(names, counts, strict=True) if c or n != "0"]
 
 
 def confusion_table(classes: Sequence[str], counts: Any) -> str:
@@ -352,16 +358,15 @@ def facts_table(facts: Iterable[tuple[Any, ...]]) -> str:
     return f'<table class="facts"><tbody>{rows}</tbody></table>'
 
 
-def bars(rows: Sequence[tuple[str, int]], *, label: str, coloured: bool = False) -> str:
-    """Returns horizontal bars with their counts; `coloured` gives them their colours on the map."""
+def bars(rows: Sequence[tuple[str, int]], *, label: str) -> str:
+    """Returns horizontal bars with their counts."""
     most = max((count for _, count in rows), default=1) or 1
     total = sum(count for _, count in rows) or 1
     items = []
-    for number, (name, count) in enumerate(rows):
-        colour = f' data-colour="{number}"' if coloured else ""
+    for name, count in rows:
         items.append(
             f'<li><span class="name">{escape(name)}</span>'
-            f'<span class="track"><span class="bar"{colour} '
+            '<span class="track"><span class="bar" '
             f'style="width:{100 * count / most:.2f}%"></span></span>'
             f'<span class="count">{count:,} <small>{percent(count / total)}</small></span></li>'
         )
@@ -378,9 +383,6 @@ def asset(name: str) -> str:
     return (resources.files("graphcl.reporting") / "assets" / name).read_text(encoding="utf-8")
 
 
-MOST_ROWS = 12
-
-
 def answer_sections(answers: Mapping[str, Mapping[str, Any]]) -> str:
     """Returns a section for each answer that the run keeps, in a fixed order."""
     made: dict[str, Callable[[Mapping[str, Any]], str]] = {
@@ -390,104 +392,97 @@ def answer_sections(answers: Mapping[str, Mapping[str, Any]]) -> str:
     }
     found = []
     for kind, make in made.items():
-        if kind in answers:
-            try:
-                found.append(make(answers[kind]))
-            except (KeyError, TypeError, ValueError, AttributeError, IndexError):
-                continue  # damaged, or of another version
+        with suppress(*DAMAGED):
+            found.append(make(answers[kind]))
     return "".join(found)
 
 
 def predictions(about: Mapping[str, Any]) -> str:
-    """Returns the section on predicted labels: how many, and how often they are wrong."""
-    facts = [("Nodes predicted", f"{int(about['nodes']):,}", "")]
-    facts.append(("Learned from", f"{sum(map(int, about['labelled'].values())):,} labels", ""))
-    for key, what in (("error", "labelled nodes, each held out"), ("test", "test nodes")):
-        error = about.get(key)
-        if error:
-            facts += _error(error, what, several=bool(about["several"]))
-    counts = sorted(about["predicted"].items(), key=lambda pair: -int(pair[1]))[:MOST_ROWS]
+    """Returns what the command said of its predictions, counts, and plain rivals beside them."""
+    predicted = about.get("predicted") or {}  # numbers have no counts
+    counts = sorted(predicted.items(), key=lambda pair: -int(pair[1]))[:MOST_ROWS]
     drawn = bars([(str(name), int(count)) for name, count in counts], label="Nodes by label")
-    text = (
-        "<p class='hint'>From <code>graphcl predict</code>: logistic regression on the embeddings, "
-        "with calibrated probabilities.</p>"
-    )
-    return card(
-        "Predicted labels",
-        f'{text}<div class="two"><div>{facts_table(facts)}</div>'
-        f"<figure><h3>Predicted, by label</h3>{drawn}</figure></div>",
-    )
+    shown = f"<figure><h3>Predicted, by label</h3>{drawn}</figure>" if counts else ""
+    if about.get("rivals"):
+        shown += f"<figure><h3>Beside plain rivals</h3>{table(about['rivals'])}</figure>"
+    words = paragraphs(str(about["text"]))
+    return card("How far to trust the predictions", f'{words}<div class="two">{shown}</div>')
 
 
-def _error(error: Mapping[str, Any], what: str, *, several: bool) -> list[tuple[str, str, str]]:
-    nodes = f"{int(error['nodes']):,} {what}"
-    word = "Measured" if error.get("how") == "held-out nodes" else "Expected"
-    if several:
-        score = (f"{word} micro-F1", f"{float(error['micro_f1']):.3f}", nodes)
-    else:
-        spread = f" ± {100 * float(error['standard_error']):.1f}"
-        accuracy = f"{100 * float(error['accuracy']):.1f}{spread} %"
-        score = (f"{word} accuracy", accuracy, nodes)
-    majority = float(error["majority"])
-    alone = f"{majority:.3f}" if several else f"{100 * majority:.1f} %"
-    return [
-        score,
-        ("Majority", alone, "one answer for all nodes"),
-        (
-            "Calibration error",
-            f"{float(error['calibration_error']):.3f}",
-            "how far probabilities are from the share that is right",
-        ),
-    ]
+def paragraphs(text: str) -> str:
+    """Returns a paragraph for each line, escaped."""
+    return "".join(f"<p>{escape(line)}</p>" for line in text.splitlines() if line.strip())
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Returns rows of named values as a table; all are escaped."""
+    heads = list(rows[0])
+    head = "".join(f'<th scope="col">{escape(str(one).replace("_", " "))}</th>' for one in heads)
+    body = []
+    for row in rows:
+        values = ["" if row.get(one) is None else row[one] for one in heads]
+        texts = [f"{one:.3f}" if isinstance(one, float) else str(one) for one in values]
+        cells = "".join(f"<td>{escape(one)}</td>" for one in texts[1:])
+        body.append(f'<tr><th scope="row">{escape(texts[0])}</th>{cells}</tr>')
+    return (
+        f'<div class="scroll"><table class="list"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(body)}</tbody></table></div>"
+    )
 
 
 def groups(about: Mapping[str, Any]) -> str:
-    """Returns the section on groups: their sizes, and the nodes nearest to their centres."""
-    rows = []
-    for number, (size, names) in enumerate(zip(about["sizes"], about["typical"], strict=True), 1):
-        listed = ", ".join(escape(str(name)) for name in names)
-        rows.append(
-            f'<tr><th scope="row">group {number}</th><td>{int(size):,} nodes'
-            f"<small>{listed}</small></td></tr>"
+    """Returns the section on groups: sizes, what sets each apart, and nodes near its centre."""
+    again = about.get("stability") or {}
+    cards, sizes = [], [int(one) for one in about["sizes"]]
+    for number, (size, names) in enumerate(zip(sizes, about["typical"], strict=True)):
+        stays = f"; found again by {100 * again['groups'][number]:.0f} %" if again else ""
+        share = percent(size / max(1, sum(sizes) + int(about.get("outside") or 0)))
+        told = (about.get("profiles") or [[]] * len(sizes))[number]
+        apart = "<p>Nothing sets it apart beyond chance.</p>"
+        apart = table([_apart(one) for one in told]) if told else apart
+        named = "".join(
+            f'<li><button type="button" data-node="{escape(str(one), quote=True)}">'
+            f"{escape(str(one))}</button></li>"
+            for one in names
         )
-    score = about.get("silhouette")
-    said = f"{int(about['groups'])} groups by {escape(str(about['method']))}"
-    said += f", silhouette {float(score):.3f}" if score is not None else ""
-    if about.get("chosen_by"):
-        said += f"; their number was chosen by the {escape(str(about['chosen_by']))}"
-    if about.get("outside"):
-        said += f"; {int(about['outside']):,} nodes are in none"
-    shown = rows[:MOST_ROWS]
-    more = len(rows) - len(shown)
-    below = f"<p class='hint'>… and {more} smaller groups.</p>" if more else ""
+        cards.append(
+            f'<div class="group"><h3><span class="swatch" data-colour="{number}"></span>group '
+            f"{number + 1} <small>{counted(size, 'node')}, {share}{escape(stays)}</small></h3>"
+            f'{apart}<ul class="names" aria-label="Typical nodes of group {number + 1}">{named}'
+            "</ul></div>"
+        )
     return card(
         "Groups",
-        f"<p class='hint'>From <code>graphcl cluster</code>: {said}. Named are the nodes nearest "
-        f'to each centre.</p><table class="facts"><tbody>{"".join(shown)}</tbody></table>{below}',
+        f"{paragraphs(str(about['text']))}<p class='hint'>Below: what sets a group apart from all "
+        "other nodes, beyond chance, the clearest first; and the nodes nearest to its centre.</p>"
+        f'<div class="groups">{"".join(cards)}</div>',
     )
 
 
+def _apart(one: Mapping[str, Any]) -> dict[str, str]:
+    """Returns what sets a group apart as a row: what, in the group, elsewhere."""
+    way = "▲" if float(one["effect"]) > 0 else "▽"
+    inside, outside = (str(side) for side in one["sides"])
+    if one["kind"] not in ("number", "date"):
+        counts = ((one["inside"], one["known"]), (one["outside"], one["known_outside"]))
+        shares = [f"{100 * float(some) / max(1, int(of)):.0f} %" for some, of in counts]
+        inside, outside = f"{shares[0]} ({inside})", f"{shares[1]} ({outside})"
+    return {"what": f"{way} {one['what']}", "group": inside, "others": outside}
+
+
 def links(about: Mapping[str, Any]) -> str:
-    """Returns the section on links: the likeliest, and what their scores are worth."""
+    """Returns the section on links: the likeliest with their reasons, and what scores are worth."""
     body = ""
-    best = about.get("best") or []
-    if best:
-        rows = [
-            (f"{one['source']} – {one['target']}", f"{float(one['score']):.3f}", "")
-            for one in best[:MOST_ROWS]
-        ]
-        body += f"<div><h3>Most likely, and missing</h3>{facts_table(rows)}</div>"
+    if about.get("best"):
+        body += f"<div><h3>Most likely, and missing</h3>{table(about['best'][:MOST_ROWS])}</div>"
     worth = about.get("evaluation")
     if worth:
-        rows = []
-        for name, one in worth["scores"].items():
-            text = f"ROC-AUC {float(one['roc_auc']):.3f}, MRR {float(one['mrr']):.3f}"
-            rows.append((name.replace("_", " "), text, ""))
+        scores = worth["scores"].items()
+        rows = [{"score": name.replace("_", " "), **one} for name, one in scores]
         said = (
             f"{int(worth['held_out']):,} linked pairs were removed before training; each is ranked "
             f"among {int(worth['negatives'])} pairs that are not linked."
         )
         caption = f"<p class='hint'>{escape(said)}</p>"
-        body += f"<div><h3>What the scores are worth</h3>{facts_table(rows)}{caption}</div>"
-    text = "<p class='hint'>From <code>graphcl links</code>: the cosine of two embeddings.</p>"
-    return card("Links", f'{text}<div class="two">{body}</div>') if body else ""
+        body += f"<div><h3>What the scores are worth</h3>{table(rows)}{caption}</div>"
+    return card("Links", f'<div class="two">{body}</div>') if body else ""

@@ -139,6 +139,26 @@ def read_run_graph(
     return graph.flatten() if config.method and isinstance(graph, Graph) else graph
 
 
+def if_readable(
+    read: Callable[[], AnyGraph], given: Any, on_note: Callable[[str], object], *, hint: str = ""
+) -> tuple[AnyGraph | None, str]:
+    """Returns a graph, or None and the reason why it cannot be read.
+
+    Raises:
+        RunError: it was given and cannot be read; or, with a hint at how to do without it, it is
+            not read on the run's word.
+    """
+    try:
+        return read(), ""
+    except GraphCLError as error:
+        if hint and isinstance(error, UntrustedRunError):
+            raise RunError(f"{error}, {hint}") from None
+        if given is not None:
+            raise
+        on_note(f"{error}; continuing without the graph")
+        return None, str(error)
+
+
 def run_tables(run: Path) -> tuple[str, TableOptions]:
     """Returns the list of edges that a run was trained on, and how its tables are read.
 

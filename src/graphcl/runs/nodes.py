@@ -242,7 +242,8 @@ def write_nodes(folder: Path, nodes: Nodes) -> None:
     arrays: dict[str, Array] = {"degree": degree.astype(np.int32), **_pack(nodes.ids)}
     if nodes.y is not None:
         single = nodes.y.ndim == 1
-        arrays["y" if single else "labels"] = nodes.y.astype(np.int64 if single else np.int8)
+        kind = nodes.y.dtype if nodes.has_number else np.int64 if single else np.int8
+        arrays["y" if single else "labels"] = nodes.y.astype(kind)
     codes = nodes.split_codes
     if codes is not None:
         arrays["split"] = codes

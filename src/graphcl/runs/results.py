@@ -1,7 +1,8 @@
 """What `result.json` says of a training, and summaries of answers that were asked of the run.
 
 A summary is a small JSON file, ``answer-predict.json`` and so on, kept for the report: figures,
-names and a few examples, never whole tables. A training that overwrites the run removes them.
+names and a few examples. The table of the answer lies beside it, as ``answer-predict.parquet``. A
+training that overwrites the run removes them.
 """
 
 import json
@@ -10,8 +11,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from graphcl.errors import RunError, option
+from graphcl.errors import MissingExtraError, RunError, option
 from graphcl.files.atomic import write_whole
+from graphcl.files.records import write_records
 from graphcl.runs.files import RESULT, read_object, write_object
 
 if TYPE_CHECKING:  # reading a result needs no graph, and so none of the imports of one
@@ -155,16 +157,40 @@ def answer_file(run: Path, kind: str) -> Path:
     return run / f"answer-{kind}.json"
 
 
-def keep_answer(run: Path, kind: str, summary: Mapping[str, Any]) -> str:
-    """Writes a summary into the run; returns why that failed, or an empty text.
+def keep_answer(
+    run: Path, kind: str, summary: Mapping[str, Any], columns: Mapping[str, Any] | None = None
+) -> str:
+    """Writes a summary, and perhaps a table, into the run; returns why that failed, or nothing.
 
     A run that cannot be written to is no reason to refuse an answer.
     """
+    path = answer_file(run, kind)
     try:
-        write_whole(answer_file(run, kind), json.dumps(summary, allow_nan=False) + "\n")
+        if columns is not None:  # no old table stands beside a new summary
+            path.with_suffix(".parquet").unlink(missing_ok=True)
+        write_whole(path, json.dumps(summary, allow_nan=False) + "\n")
+        if columns is not None:
+            write_records(path.with_suffix(".parquet"), columns)
     except OSError as error:
-        return f"{run}: the summary for the report could not be kept ({error.strerror})"
+        return f"{run}: the answer could not be kept for the report ({error.strerror})"
+    except MissingExtraError as error:
+        return f"the table is not kept for the report: {error}"
     return ""
+
+
+def read_answer_table(run: Path, kind: str) -> dict[str, list[Any]]:
+    """Returns the table of an answer that a run keeps; an empty one if there is none, or damaged.
+
+    Its columns have equal lengths; nothing else is certain, because a run may come from anybody.
+    """
+    path = answer_file(run, kind).with_suffix(".parquet")
+    try:
+        import pyarrow.parquet
+
+        table: dict[str, list[Any]] = pyarrow.parquet.read_table(path).to_pydict()
+        return table
+    except (OSError, ValueError, ImportError):  # Arrow's errors are among them
+        return {}
 
 
 def read_answers(run: Path) -> dict[str, dict[str, Any]]:

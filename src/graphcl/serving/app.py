@@ -269,23 +269,23 @@ class _Service:
         """Answers ``/neighbors``: the most similar nodes of each."""
         z, rows = self._vectors(asked)
         own = [np.zeros(0, np.int64)] * len(z) if rows is None else list(rows[:, None])
-        return self._similar(asked, z, rows, own, "neighbors", "neighbor", "cosine")
+        found = self._served.near(z, asked.k, own)
+        return self._similar(asked, rows, found, "neighbors", "neighbor", ("cosine",))
 
     def _similar(
-        self, asked: Asked, z: Any, rows: Any, without: Any, many: str, one: str, score: str
+        self, asked: Asked, rows: Any, found: Any, many: str, one: str, about: tuple[str, ...]
     ) -> Answer:
-        served = self._served
-        listed = []
-        columns: Columns = {"place": [], "id": [], one: [], score: []}
-        found = zip(self._names(asked, rows), served.near(z, asked.k, without), strict=True)
-        for place, (name, (near, cosines)) in enumerate(found):
+        """Lists what was found for each node: rows, and columns about them."""
+        served, listed = self._served, []
+        columns: Columns = {"place": [], "id": [], one: [], **{key: [] for key in about}}
+        named = zip(self._names(asked, rows), found, strict=True)
+        for place, (name, (near, *values)) in enumerate(named):
             others = []
-            for row, cosine in zip(near.tolist(), cosines.tolist(), strict=True):
+            for row, *told in zip(near.tolist(), *(some.tolist() for some in values), strict=True):
                 other, label = served.id(row), served.label(row)
-                others.append(
-                    {"id": other, score: cosine} | ({} if label is None else {"label": label})
-                )
-                for key, value in zip(columns, (place, name, other, cosine), strict=True):
+                said = {"id": other, **dict(zip(about, told, strict=True))}
+                others.append(said | ({} if label is None else {"label": label}))
+                for key, value in zip(columns, (place, name, other, *told), strict=True):
                     columns[key].append(value)
             listed.append(_with_id(name, {many: others}))
         return {"k": asked.k, "nodes": listed}, columns
@@ -299,18 +299,22 @@ class _Service:
         if new is not None:
             found = self._served.predict_new(z, new)
         else:
-            found = self._served.predict(np.asarray(rows))
+            found = self._served.predict(np.asarray(rows), why=asked.why)
         listed = [_with_id(name, one) for name, one in zip(names, found, strict=True)]
         columns: Columns = {"id": names}
-        if found and "label" in found[0]:
+        if found and "value" in found[0]:
+            columns |= {name: [one[name] for one in found] for name in ("value", "low", "high")}
+        elif found and "label" in found[0]:
             labels = [one["label"] for one in found]
             whole = all(isinstance(one, int) for one in labels)
             columns["label"] = labels if whole else [str(one) for one in labels]
             columns["probability"] = [one["probability"] for one in found]
         else:
             columns["labels"] = [one["labels"] for one in found]
-        for name in found[0]["probabilities"]:
+        for name in found[0].get("probabilities", ()):
             columns[f"probability of {name}"] = [one["probabilities"][name] for one in found]
+        if asked.why:
+            columns["why"] = [one["why"]["text"] for one in found]
         return {"nodes": listed}, columns
 
     def links(self, asked: Asked) -> Answer:
@@ -321,15 +325,15 @@ class _Service:
             without = served.linked(np.zeros(0, np.int64) if rows is None else rows)
             if asked.new is not None:
                 without = [served.joined(some) for some in asked.new.neighbours]
-            return self._similar(asked, z, rows, without, "links", "target", "score")
-        first = served.rows([one for one, _ in asked.pairs])
-        second = served.rows([two for _, two in asked.pairs])
-        scores = served.cosines(first, second).tolist()
+            found = served.likely(z, rows, asked.k, without)
+            return self._similar(asked, rows, found, "links", "target", ("score", "why"))
+        pairs = np.stack([served.rows([one[end] for one in asked.pairs]) for end in (0, 1)], axis=1)
+        scores = served.link_scores()
         columns: Columns = {
-            "source": [served.id(row) for row in first.tolist()],
-            "target": [served.id(row) for row in second.tolist()],
-            "score": scores,
+            name: [served.id(row) for row in pairs[:, end].tolist()]
+            for end, name in enumerate(("source", "target"))
         }
+        columns |= {"score": scores.pairs(pairs).tolist(), "why": scores.why(pairs).tolist()}
         listed = [
             dict(zip(columns, one, strict=True)) for one in zip(*columns.values(), strict=True)
         ]

@@ -55,7 +55,9 @@ class Address:
 ADDRESSES = {
     "/embed": Address("Embeddings of known nodes, or of new ones.", ("ids", "new")),
     "/neighbors": Address("The most similar nodes, by cosine.", ("ids", "new", "k")),
-    "/predict": Address("Labels with probabilities, from the run's labels.", ("ids", "new")),
+    "/predict": Address(
+        "Labels with probabilities, or a number, from the run's labels.", ("ids", "new", "why")
+    ),
     "/links": Address(
         "Scores of pairs, or the likeliest links that a node lacks.", ("ids", "new", "pairs", "k")
     ),
@@ -227,6 +229,7 @@ def _schemas(features: int, dim: int, bounds: Bounds, columns: Sequence[Column])
             "default": 10,
             "description": f"of each node; nodes times k may be {bounds.answers} at most",
         },
+        "why": {"type": "boolean", "default": False, "description": "of ids: give reasons, too"},
         "embedding": {**numbers, "minItems": dim, "maxItems": dim},
     }
 

@@ -107,12 +107,14 @@ class Asked:
         new: nodes that it does not have.
         pairs: pairs of ids.
         k: how many similar nodes, or links, of each.
+        why: whether reasons are wanted.
     """
 
     ids: list[str] | None = None
     new: New | None = None
     pairs: list[tuple[str, str]] | None = None
     k: int = 10
+    why: bool = False
 
 
 def read_asked(
@@ -131,7 +133,7 @@ def read_asked(
         content_type: their kind, as the request's header says.
         bounds: what is allowed.
         features: of a node.
-        takes: the keys that the address knows, of ``ids``, ``new``, ``pairs`` and ``k``.
+        takes: the keys that the address knows, of ``ids``, ``new``, ``pairs``, ``k`` and ``why``.
         prepare: turns columns of the user's table into features; None if the run has no table.
 
     Raises:
@@ -223,13 +225,16 @@ def _asked(
         raise AskedError(f"unknown key {unknown[0]!r}; known: {', '.join(sorted(known))}")
     kinds = [key for key in ("ids", "new", "pairs") if key in given]
     if len(kinds) != 1:
-        wanted = " or ".join(key for key in takes if key != "k")
+        wanted = " or ".join(key for key in takes if key not in ("k", "why"))
         raise AskedError(f"give one of {wanted}")
     if "edges" in given and kinds != ["new"]:
         raise AskedError("edges are of new nodes; give new")
     k = given.get("k", min(10, bounds.k))
     if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= bounds.k:
         raise AskedError(f"k must be a whole number from 1 to {bounds.k}")
+    why = given.get("why", False)
+    if not isinstance(why, bool) or (why and kinds != ["ids"]):
+        raise AskedError("why must be true or false, and goes with ids")
     items = _list(given[kinds[0]], kinds[0], bounds.nodes)
     if not items:
         raise AskedError(f"{kinds[0]} must hold at least one")
@@ -237,7 +242,7 @@ def _asked(
         said = f"nodes times k may be {bounds.answers} at most; got {len(items)} times {k}"
         raise AskedError(f"{said}; ask for fewer nodes at a time", 413)
     if kinds == ["ids"]:
-        return Asked(ids=[_id(one) for one in items], k=k)
+        return Asked(ids=[_id(one) for one in items], k=k, why=why)
     if kinds == ["pairs"]:
         pairs = [_list(one, "a pair", 2) for one in items]
         if any(len(one) != 2 for one in pairs):

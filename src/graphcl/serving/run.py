@@ -2,17 +2,21 @@
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.answers.evidence import first_hop
+from graphcl.answers.evidence import embedding_parts
 from graphcl.answers.labels import KnownLabels, known_labels
 from graphcl.answers.learning import Learned, learn
+from graphcl.answers.linking import ModelScores
+from graphcl.answers.pair_scores import CosineScores
+from graphcl.answers.reasons import explain
 from graphcl.answers.similar import nearest_without, stored_index
 from graphcl.errors import GraphError, RunError
 from graphcl.estimator import GraphCL
@@ -91,10 +95,13 @@ class ServedRun:
         near = {"neighbours": []} if self.node_type else {"rows": [*range(min(1, own.num_nodes))]}
         self.live.embed_new(np.zeros(own.num_features, np.float32), **near)
         recipe = runs.read_config(current_run(self.path)).recipe
-        self._first_hop = first_hop(recipe, self.num_features)
+        self._parts = embedding_parts(recipe, self.num_features)
         self._fit: Future[Learned] | None = None
         self._fit_until = 0.0
         self._fitting = threading.Lock()
+        self._embed = model.transform
+        self._links: Future[ModelScores | None] | None = None
+        self._links_until = 0.0
 
     @property
     def dim(self) -> int:
@@ -115,7 +122,9 @@ class ServedRun:
         given = self.nodes.y
         if given is None:
             return None
-        known = known_labels(given.astype(np.int64), self.nodes.ids, self.nodes.class_names)
+        known = known_labels(given, self.nodes.ids, self.nodes.class_names)
+        if known.number:
+            return known if known.known.any() else None
         counts = known.targets[known.known].sum(axis=0)
         varied = ((counts > 0) & (counts < known.known.sum())).sum()
         return known if varied >= (1 if known.several else 2) else None
@@ -148,7 +157,7 @@ class ServedRun:
         """Learns as `predict` does, in a thread: with many labels it takes minutes."""
         try:
             graph = self.graph if self.node_type is None else self.live.nodes
-            how: Any = {"graph": graph, "first_hop": self._first_hop}
+            how: Any = {"graph": graph, "parts": self._parts}
             fit.set_result(learn(self.z, self.nodes.ids, known, **how))
         except GraphError as error:  # of a sample: one class alone
             fit.set_exception(UnknownError(str(error)))
@@ -231,22 +240,80 @@ class ServedRun:
             for row in rows.tolist()
         ]
 
-    def cosines(self, first: Array, second: Array) -> Array:
-        """Returns the cosine of each pair of rows."""
-        pairs = unit_rows(self.z[first]), unit_rows(self.z[second])
-        found: Array = np.clip((pairs[0] * pairs[1]).sum(1), -1, 1)
-        return found
+    def link_scores(self) -> ModelScores | CosineScores:
+        """Returns scores of links by a model; the first call begins to learn it, and waits.
 
-    def predict(self, rows: Array) -> list[dict[str, Any]]:
+        Those of a typed graph, and of one with too few edges to learn from, are cosines.
+
+        Raises:
+            NotYetError: it is still being learned.
+        """
+        if self.node_type is not None:
+            return CosineScores(self.z, None)
+        with self._fitting:
+            if self._links is None:
+                self._links, self._links_until = Future(), time.monotonic() + LEARNING_SECONDS
+                threading.Thread(target=self._learn_links, args=(self._links,), daemon=True).start()
+        try:
+            found = self._links.result(max(0.0, self._links_until - time.monotonic()))
+        except TimeoutError:
+            raise NotYetError("a model of links is being learned; ask again in a while") from None
+        return found or CosineScores(self.z, None)
+
+    def _learn_links(self, fit: "Future[ModelScores | None]") -> None:
+        """Learns as `links` does, in a thread: a large graph takes minutes to be embedded again."""
+        try:
+            z, how = np.asarray(self.z), {"index": self._index}
+            fit.set_result(ModelScores.learn(z, self.graph, None, self._embed, **how))
+        except Exception as error:  # raised where somebody asks
+            fit.set_exception(error)
+
+    def likely(
+        self, z: Array, rows: Array | None, k: int, without: list[Array]
+    ) -> Iterator[tuple[Array, ...]]:
+        """Yields the k likeliest links that each node lacks: rows, scores and reasons.
+
+        Args:
+            z: embeddings.
+            rows: the nodes that they are of, None for new ones.
+            k: how many of each.
+            without: the rows that each is linked to.
+        """
+        scores = self.link_scores()
+        for place, apart in enumerate(without):
+            of, one = slice(place, place + 1), scores
+            if isinstance(scores, CosineScores):
+                ((near, found),) = self.near(z[of], k, [apart])
+                yield near, found, np.full(len(near), None)
+                continue
+            if rows is None:
+                one = scores.of_new(z[of], [apart])
+            pairs, found = one.missing(np.zeros(1, np.int64) if rows is None else rows[of], k)
+            yield pairs[:, 1], found, one.why(pairs)
+
+    def predict(self, rows: Array, *, why: bool = False) -> list[dict[str, Any]]:
         """Returns labels with calibrated probabilities.
 
         A node with a label gets the probabilities of a probe that has not seen it.
+
+        Args:
+            rows: the nodes.
+            why: give reasons, too; see `graphcl.answers.reasons`.
 
         Raises:
             UnknownError: the run has no labels.
             NotYetError: they are still being learned.
         """
-        return [self._prediction(one) for one in self._fit_labels().of_rows(rows)]
+        learned = self._fit_labels()
+        answers = learned.with_held_out(learned.of_rows(rows), rows)
+        found = [self._prediction(one) for one in answers]
+        if why:
+            graph = self.graph if self.node_type is None else self.live.nodes
+            places = answers.argmax(axis=1) * (not learned.known.number)
+            how: Any = {"graph": graph, "ids": self.nodes.ids}
+            for one, reason in zip(found, explain(learned, rows, places, **how), strict=False):
+                one["why"] = {"text": str(reason), **asdict(reason)}
+        return found
 
     def predict_new(self, z: Array, new: New) -> list[dict[str, Any]]:
         """Returns labels of new nodes, likewise; `z` are their embeddings."""
@@ -257,6 +324,8 @@ class ServedRun:
     def _prediction(self, probabilities: Array) -> dict[str, Any]:
         labels = self._labels
         assert labels is not None
+        if labels.number:
+            return dict(zip(("value", "low", "high"), probabilities.tolist(), strict=True))
         names = [str(name) for name in labels.classes]
         shares = dict(zip(names, (float(one) for one in probabilities), strict=True))
         if labels.several:

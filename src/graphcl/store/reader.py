@@ -5,7 +5,7 @@ A part has `.npy` files in a folder for each type and for each direction of a re
     x [, x_scale]           features [N, P]: float32, float16, or int8 with a float32 per column
     x_row_scale             of int8, if a row exceeds the columns' range: a power of two per row
     x_indptr, x_indices, x_data    instead of x: sparse features
-    y                       labels [N] or [N, labels], int64
+    y                       labels [N] or [N, labels], int64; a number to predict [N], float64
     train_mask, val_mask, test_mask       [N], bool
     node_ids                integers [N]; text is node_ids (UTF-8, uint8) and node_id_offsets
     rows                    the number that each node had before, if the store was divided
@@ -68,7 +68,7 @@ NODE_DTYPES = {
     "x_indptr": ("int64",),
     "x_indices": ("int32", "int64"),
     "x_data": ("float32",),
-    "y": ("int64",),
+    "y": ("int64", "float64"),
     "train_mask": ("bool",),
     "val_mask": ("bool",),
     "test_mask": ("bool",),

@@ -34,6 +34,7 @@ from graphcl.tabular.entries import (
 from graphcl.tabular.features import InMemory
 from graphcl.tabular.nodes import NumberedNodes
 from graphcl.tabular.options import TableOptions, holds_tables
+from graphcl.tabular.originals import read_cells
 from graphcl.tabular.preparation import read_preparation, write_preparation
 from graphcl.tabular.report import EdgeCounts, TableReport, Usual, said_of, say_isolated
 from graphcl.tabular.tables import Tables, open_tables
@@ -135,7 +136,8 @@ def fill_graph(
         if further:
             _add_structural(own, relations[EDGE], x)
         if store is None:
-            nodes[name] = Nodes(name, own.num_nodes, into.x, **own.fields())
+            cells = read_cells(own)
+            nodes[name] = Nodes(name, own.num_nodes, into.x, **own.fields(), cells=cells)
             continue
         del x
         into.release("x")

@@ -26,6 +26,7 @@ from graphcl.tabular.options import (
     BESIDE,
     COLUMNS,
     COMMON,
+    LABELS,
     OF_BOTH,
     OF_EDGES,
     TIMES,
@@ -243,6 +244,8 @@ def _typed_options(
         for name, one in chosen.items()
         if one.identity  # else it is a matrix
     }
+    kinds = {one.options.label_kind for one in chosen.values() if one.options.label}
+    given["label_kind"] = kinds.pop() if len(kinds) == 1 else "auto"
     return replace(
         options,
         **given,
@@ -317,7 +320,7 @@ def of_type(graph: Graph, options: TableOptions, name: str, table: Any) -> Table
         if own:
             found[keyword] = tuple(own) if keyword in COLUMNS else own[0]
     if "label" in found:
-        found["label_separator"] = options.label_separator
+        found |= {keyword: getattr(options, keyword) for keyword in LABELS}
     found |= {keyword: getattr(options, keyword) for keyword in (*COMMON, *TIMES)}
     prepared = (options.preparations or {}).get(name)
     return TableOptions(nodes=table, **found, preparation=prepared)
@@ -383,6 +386,9 @@ class _Columns:
         split = _found(source, () if options.split is None else (options.split,))
         ignored = table_columns.find_all(source, options.ignore, "ignore")
         self.options = replace(options, label=labels, split=split[0] if split else None)
+        if own.y is not None and options.label_kind == "auto":  # as those that the graph has
+            kind = "number" if own.has_number else "classes"
+            self.options = replace(self.options, label_kind=kind)
         times = [text.rpartition("=")[2] for text in (*options.time, *options.label_time)]
         used = {identity, *labels, *split, *ignored, *_found(source, times)}
         names = [name for name in source.columns if name not in used]

@@ -6,6 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import GraphError, option
+from graphcl.graphs.validation import is_number
+from graphcl.tabular.cells import absent, is_text, plain
 from graphcl.tabular.duck import Duck, literal, quoted
 from graphcl.tabular.report import short
 from graphcl.tabular.sources import Source
@@ -14,6 +16,41 @@ MAX_LABELS = 1000
 SEPARATORS = ("|", ";", ",")
 _YES, _NO = ("1", "1.0", "true", "yes"), ("0", "0.0", "false", "no")
 _NONE = ("", "-1", "-1.0", "nan")  # of a flag that is not known
+
+
+def read_number(duck: Duck, source: Source, name: str, kind: str) -> npt.NDArray[np.float64] | None:
+    """Returns a number per row, NaN where there is none; None if the column has classes.
+
+    Args:
+        duck: the session.
+        source: the node table.
+        name: the column.
+        kind: one of `LABEL_KINDS`; ``auto`` takes texts of a typed table for classes, and of
+            numbers asks `is_number`.
+
+    Raises:
+        GraphError: it is to be a number, and a cell is none.
+    """
+    text_only = source.columns[name] == "VARCHAR" and not is_text(source, name)
+    if kind == "classes" or (kind == "auto" and text_only):
+        return None
+    cell, none = f"TRY_CAST(({plain(source, name)})::VARCHAR AS DOUBLE)", absent(source, name)
+    wrong = duck.rows(
+        f"SELECT rowid, {quoted(name)}::VARCHAR FROM node_rows WHERE NOT {none} AND NOT "
+        f"coalesce(isfinite({cell}), false) ORDER BY rowid LIMIT 1",
+        where=source.name,
+    )
+    if wrong and kind == "number":
+        raise GraphError(
+            f"{source.name}: row {wrong[0][0] + 1}, column {name!r}: {short(wrong[0][1])} is not "
+            "a number"
+        )
+    if wrong:
+        return None
+    query = f"SELECT CASE WHEN {none} THEN 'nan'::DOUBLE ELSE {cell} END FROM node_rows"
+    (y,) = duck.arrays(f"{query} ORDER BY rowid", where=source.name)
+    there = not np.isnan(y).all()
+    return y if there and (kind == "number" or is_number(y)) else None
 
 
 def read_labels(

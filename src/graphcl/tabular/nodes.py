@@ -1,7 +1,6 @@
 """The nodes of one type: from a table, a matrix or edges, numbered from 0, with their features.
 
-Nodes of a table keep its order. Nodes that only edges name come after them, in sorted order. A
-plain graph has one type.
+Nodes of a table keep its order. Nodes that only edges name come after them, sorted.
 """
 
 from collections.abc import Sequence
@@ -12,11 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.errors import GraphError, counted, option
-from graphcl.graphs.validation import is_labelled
+from graphcl.errors import GraphError, counted, option, require
+from graphcl.graphs.validation import FEW_VALUES, is_labelled
 from graphcl.store.columns import Names
 from graphcl.tabular import columns as table_columns
+from graphcl.tabular import labels as table_labels
 from graphcl.tabular.beside import TagTable, load_ids, open_vectors, place_vectors
+from graphcl.tabular.cells import is_written
 from graphcl.tabular.columns import IdColumn, common_kind
 from graphcl.tabular.duck import Duck, is_query, quoted
 from graphcl.tabular.features import (
@@ -29,13 +30,6 @@ from graphcl.tabular.features import (
 )
 from graphcl.tabular.fitting import ApplyColumns, FitColumns, kinds_given
 from graphcl.tabular.graph_formats import MatrixFeatures, NodeMatrix, read_features
-from graphcl.tabular.labels import (
-    is_list,
-    read_labels,
-    read_several_labels,
-    read_split,
-    separator_in,
-)
 from graphcl.tabular.options import TableOptions
 from graphcl.tabular.preparation import Preparation
 from graphcl.tabular.report import (
@@ -156,6 +150,11 @@ class NumberedNodes:
         return f"{self.duck.schema}.nodes"
 
     @property
+    def used_columns(self) -> tuple[str, ...]:
+        """Columns of the node table that are ids, labels, split and times, not features."""
+        return (self.identity[0], *self._labels, self._split, TIME, LABELLED)
+
+    @property
     def later(self) -> str:
         """SQL for the ids of nodes that came later than the graph is of."""
         there = self.source is not None and self.source.later
@@ -169,9 +168,8 @@ class NumberedNodes:
         self._labels = table_columns.find_all(source, options.label, "label")
         if options.split is not None:
             self._split = table_columns.find(source, options.split, "split")
-        times = [name for name in (TIME, LABELLED) if name in source.columns]
-        wanted = (self.identity[0], *self._labels, self._split, *times)
-        self._table.narrow("node_rows", [name for name in dict.fromkeys(wanted) if name])
+        wanted = [name for name in dict.fromkeys(self.used_columns) if name in source.columns]
+        self._table.narrow("node_rows", wanted)
 
     def _once(self, source: Source) -> Source:
         """Returns the node table with one row for each id, if the caller says which to keep."""
@@ -376,7 +374,7 @@ class NumberedNodes:
     def _fit(self, table: NodeTable) -> FitColumns:
         """Decides what the columns become that are not used for something else."""
         source, options = table.source, self.options
-        used = {self.identity[0], *self._labels, self._split, TIME, LABELLED}
+        used = set(self.used_columns)
 
         def named(keyword: str) -> tuple[str, ...]:
             return table_columns.find_all(source, getattr(options, keyword), keyword)
@@ -390,7 +388,7 @@ class NumberedNodes:
         """Returns the rows that statistics are taken from; None means all."""
         if not self.options.inductive or not self._split or self.source is None:
             return None
-        return read_split(self.duck, self.source, self._split)["train_mask"]
+        return table_labels.read_split(self.duck, self.source, self._split)["train_mask"]
 
     def complete(self) -> None:
         """Adds the features of tags and vectors, labels and split, and reports all of it."""
@@ -479,8 +477,8 @@ class NumberedNodes:
         fields: dict[str, Any] = {
             name: self._padded(one, False) for name, one in self._masks.items()
         }
-        if self._y is not None:  # −1 where a node has none
-            fields["y"] = self._padded(self._y, -1)
+        if self._y is not None:
+            fields["y"] = self._padded(self._y, np.nan if self._y.dtype.kind == "f" else -1)
         ids, report = self.node_ids(), self.report
         fields |= {"class_names": report.class_names, "preparation": report.preparation}
         return fields | ({} if ids is None else {"node_ids": ids})
@@ -488,7 +486,7 @@ class NumberedNodes:
     @property
     def num_classes(self) -> int:
         """Number of classes, or of labels per node if there are several; 0 without labels."""
-        if self._y is None:
+        if self._y is None or self._y.dtype.kind == "f":
             return 0
         return int(self._y.max()) + 1 if self._y.ndim == 1 else int(self._y.shape[1])
 
@@ -504,8 +502,9 @@ class NumberedNodes:
             )
         return self.source
 
-    def _read_labels(self) -> npt.NDArray[np.int64] | None:
+    def _read_labels(self) -> npt.NDArray[Any] | None:
         names, report, separator = self._labels, self.report, self.options.label_separator
+        kind = self.options.label_kind
         if not self.options.label:
             if separator is not None:
                 raise GraphError(
@@ -515,19 +514,44 @@ class NumberedNodes:
             return None if self.matrix is None else self.matrix.y
         source = self._columns_for("label")
         report.columns["label"] = ", ".join(names)
-        if len(names) > 1 or separator is not None or is_list(source, names[0]):
-            y, report.class_names = read_several_labels(self.duck, source, names, separator)
+        if len(names) > 1 or separator is not None or table_labels.is_list(source, names[0]):
+            alone = "classes, if a node may have several labels"
+            require(kind != "number", "tables", option("label_kind"), alone, kind)
+            y, report.class_names = table_labels.read_several_labels(
+                self.duck, source, names, separator
+            )
             self._say_labels(y, "label per node", "labels per node")
             return y
-        y, report.class_names = read_labels(self.duck, source, names[0])
+        if self.options.decimal and is_written(source, names[0]):
+            source = replace(source, decimals={names[0]: self.options.decimal})
+        number = table_labels.read_number(self.duck, source, names[0], kind)
+        if number is not None:
+            self._say_number(number, kind)
+            return number
+        y, report.class_names = table_labels.read_labels(self.duck, source, names[0])
         self._say_labels(y, "class", "classes")
-        found = separator_in(self.duck, names[0]) if report.class_names else ""
+        whole = all(one.lstrip("-").isdecimal() for one in report.class_names)
+        if kind == "auto" and whole and len(report.class_names) > FEW_VALUES:
+            report.notes.append(
+                f"nodes: {names[0]!r} has many classes; if it is a number to predict, pass "
+                f"{option('label_kind', 'number')}"
+            )
+        found = table_labels.separator_in(self.duck, names[0]) if report.class_names else ""
         if found:
             report.notes.append(
                 f"nodes: cells of {names[0]!r} contain {found!r}; if it stands between labels, "
                 f"pass {option('label_separator', found, written=repr(found))}"
             )
         return y
+
+    def _say_number(self, y: npt.NDArray[np.float64], kind: str) -> None:
+        unknown, known = int(np.isnan(y).sum()), y[~np.isnan(y)]
+        said = (
+            f"nodes: {self._labels[0]!r} is a number to predict, {known.min():g} to {known.max():g}"
+            + (f"; {counted(unknown, 'node')} without it" if unknown else "")
+            + (f"; if it has classes, pass {option('label_kind', 'classes')}" * (kind == "auto"))
+        )
+        self.report.notes.append(Usual(said))
 
     def _say_labels(self, y: npt.NDArray[np.int64], one: str, several: str) -> None:
         classes = self.report.class_names
@@ -546,7 +570,7 @@ class NumberedNodes:
     def _read_masks(self) -> dict[str, npt.NDArray[np.bool_]]:
         if self.options.split is None:
             return {} if self.matrix is None else self.matrix.masks
-        found = read_split(self.duck, self._columns_for("split"), self._split)
+        found = table_labels.read_split(self.duck, self._columns_for("split"), self._split)
         self.report.columns["split"] = self._split
         sizes = "/".join(f"{int(mask.sum()):,}" for mask in found.values())
         said = f"nodes: split in {self._split!r}: {sizes} train/val/test nodes"

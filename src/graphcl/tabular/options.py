@@ -15,6 +15,7 @@ from typing import Any
 
 from graphcl.errors import GraphError, ParameterError, option, require, suggestion
 from graphcl.errors import counted as counted
+from graphcl.settings import LABEL_KINDS
 from graphcl.tabular.duck import is_query
 from graphcl.tabular.preparation import Preparation
 
@@ -27,6 +28,7 @@ DUPLICATES = ("first", "last", "refuse")
 UNKNOWN_EDGES = ("add", "drop", "refuse")
 CHOICES = {
     "missing": MISSING,
+    "label_kind": LABEL_KINDS,
     "features": FEATURES,
     "duplicates": DUPLICATES,
     "unknown_edges": UNKNOWN_EDGES,
@@ -37,6 +39,7 @@ FILES = ("nodes", "edges", "tags", "vectors", "vector_ids")  # options that name
 # How options are divided among the types and relations of a typed graph:
 SINGLE = ("id_column", "split")  # one column for each type
 BESIDE = ("tags", "tag_columns", "vectors", "vector_ids", "node_ids")
+LABELS = ("label_separator", "label_kind")  # of the type that has labels
 COMMON = ("missing", "strict", "header", "inductive", "decimal", "date_format", "duplicates")
 OF_EDGES = ("source_column", "target_column", "weight")
 OF_BOTH = ("one_hot", "text", "date", "ignore")  # columns of node tables and of lists of edges
@@ -68,7 +71,10 @@ class TableOptions:
         weight: column of positive edge weights; None leaves edges unweighted.
         id_column: column of the nodes' ids; None guesses it.
         label: column of the nodes' classes, or several columns: a node then has several labels.
-            Columns of zeros and ones are a label each; of others, each value is a label.
+            Columns of zeros and ones are a label each; of others, each value is a label. Or the
+            column of a number to predict, such as a price.
+        label_kind: whether `label` has ``classes`` or a ``number``. ``auto`` takes numbers with
+            fractions for a number, and whole ones if more than 20 differ, and more than 5 % of all.
         label_separator: what stands between the labels in a cell, such as ``|``.
         split: column with the values train, val and test.
         one_hot: columns of categories: one feature for each.
@@ -121,6 +127,7 @@ class TableOptions:
     id_column: Any = None
     label: tuple[str, ...] = ()
     label_separator: str | None = None
+    label_kind: str = "auto"
     split: Any = None
     one_hot: tuple[str, ...] = ()
     text: tuple[str, ...] = ()
@@ -275,6 +282,7 @@ class TableOptions:
             "node_ids",
             "label",
             "label_separator",
+            "label_kind",
             "split",
             "ignore",
             "duplicates",
@@ -363,7 +371,7 @@ def divide(
     prepared = options.preparations or {}
     for kind, own in found.items():
         if "label" in own:
-            own["label_separator"] = options.label_separator
+            own |= {name: getattr(options, name) for name in LABELS}
         divided[kind] = TableOptions(**common, **own, preparation=prepared.get(kind))
     if options.label_separator is not None and not any(one.label for one in divided.values()):
         raise GraphError(

@@ -464,12 +464,14 @@ def _labels(growing: _Growing, kept: IntArray) -> dict[str, Any]:
     if own.y is None and given is None:
         return {}
     old = own.y
-    if old is not None and given is not None and old.ndim != given.ndim:
+    numbers = {one.dtype.kind == "f" for one in (old, given) if one is not None}
+    if len(numbers) > 1 or len({one.ndim for one in (old, given) if one is not None}) > 1:
         raise GraphError(f"{tables.table}: its labels are of another kind than the graph's")
     single = (given if old is None else old).ndim == 1  # type: ignore[union-attr]
-    if given is not None:
-        numbers = range(int(given.max(initial=-1)) + 1 if single else given.shape[1])
-        called = list(tables.class_names) or [str(one) for one in numbers]
+    number = numbers == {True}
+    if given is not None and not number:
+        numbered = range(int(given.max(initial=-1)) + 1 if single else given.shape[1])
+        called = list(tables.class_names) or [str(one) for one in numbered]
         if not names and (old is None and tables.class_names):
             names = list(tables.class_names)
         if names:
@@ -482,13 +484,13 @@ def _labels(growing: _Growing, kept: IntArray) -> dict[str, Any]:
                 kinds = "the graph's classes are numbers"
                 raise GraphError(f"{tables.table}: label {called[0]!r}; {kinds}") from None
         else:
-            code = np.array(numbers, np.int64)
+            code = np.array(numbered, np.int64)
         if single:
             given = np.where(given >= 0, code[given], -1) if len(code) else given
         else:
             given = _widened(given, code, len(names) or len(code))
     if single:
-        y = np.full(total, -1, np.int64)
+        y: Array = np.full(total, np.nan if number else -1, np.float64 if number else np.int64)
     else:
         width = max(one.shape[1] for one in (old, given) if one is not None)
         y = np.full((total, width), -1, np.int64)

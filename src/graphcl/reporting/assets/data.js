@@ -12,13 +12,11 @@ async function inflate(text) {
 async function unpack(packed) {
   const planes = await inflate(packed.data);
   const width = Number(packed.type.slice(1));
-  const n = planes.length / width;
-  const values = new { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array }[width](n);
-  for (let plane = 0; plane < width; plane++) {
-    const start = plane * n, shift = 8 * plane;
-    for (let i = 0; i < n; i++) values[i] |= planes[start + i] << shift;
-  }
-  return values;
+  const n = planes.length / width, bytes = new Uint8Array(planes.length);
+  for (let plane = 0; plane < width; plane++)
+    for (let i = 0; i < n; i++) bytes[i * width + plane] = planes[plane * n + i];
+  const kinds = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, f4: Float32Array, f8: Float64Array };
+  return new kinds[packed.type](bytes.buffer);
 }
 
 // Ten hues that colour-blind readers can tell apart; further ones are a golden angle apart.

@@ -16,9 +16,13 @@ async function start() {
   const [places, ids, steps, cosines] = await Promise.all([
     unpack(data.places), inflate(data.ids), unpack(data.neighbours), unpack(data.cosines)]);
   const names = JSON.parse(new TextDecoder().decode(ids));
-  const channels = await Promise.all(data.channels.map(
-    async (channel) => ({ ...channel, values: await unpack(channel.values) })));
-  const state = { channel: channels[0], only: -1, hover: -1, chosen: -1 };
+  const channels = await Promise.all(data.channels.map(async (channel) => {
+    if (channel.kind === "text")
+      return { ...channel, values: JSON.parse(new TextDecoder().decode(await inflate(channel.values))) };
+    return { ...channel, values: await unpack(channel.values) };
+  }));
+  const colours = channels.filter((channel) => channel.kind !== "text");
+  const state = { channel: colours[0], only: -1, hover: -1, chosen: -1 };
   const canvas = at("points"), k = data.k;
   const scatter = new Scatter(canvas, places, data.view, drawMarks);
   const neighbours = (i) => Array.from({ length: k }, (_, j) => {
@@ -27,41 +31,48 @@ async function start() {
   });
 
   // Colours ------------------------------------------------------------------------------------
-  function shareOf(channel, value) {
-    const top = Math.log1p(channel.max) - Math.log1p(channel.min);
-    return top > 0 ? (Math.log1p(value) - Math.log1p(channel.min)) / top : 0.5;
+  const numberOf = (channel, i) => Number.isNaN(channel.values[i]) ? null : channel.values[i];
+  function shownNumber(channel, value) {
+    if (channel.kind === "date") return new Date(Math.max(-6e13, Math.min(6e13, value * 864e5))).toISOString().slice(0, 10);
+    return value.toLocaleString("en", { maximumSignificantDigits: 7 }) + channel.unit;
   }
   function colourOf(channel, i) {
-    const value = channel.values[i];
-    if (channel.kind === "number") return rampColour(shareOf(channel, value));
-    return value < channel.names.length ? categoryColour(value) : UNKNOWN;
+    if (channel.kind === "category")
+      return channel.values[i] < channel.names.length ? categoryColour(channel.values[i]) : UNKNOWN;
+    const value = numberOf(channel, i);
+    if (value === null) return UNKNOWN;
+    const place = channel.log ? Math.log1p : (number) => number;
+    const low = place(channel.low), high = place(channel.high);
+    return rampColour(high > low ? (place(value) - low) / (high - low) : 0.5);
   }
-  function textOf(channel, i) {
-    const value = channel.values[i];
-    if (channel.kind === "number") return value.toLocaleString("en");
-    return value < channel.names.length ? channel.names[value] : "none";
+  function textOf(channel, i) { // empty where there is nothing
+    if (channel.kind === "text") return channel.values[i];
+    if (channel.kind === "category") return channel.names[channel.values[i]] ?? "";
+    const value = numberOf(channel, i);
+    return value === null ? "" : shownNumber(channel, value);
   }
   function paint() {
-    const { channel, only } = state, colours = new Uint8Array(4 * names.length);
+    const { channel, only } = state, painted = new Uint8Array(4 * names.length);
     const solid = names.length > 50000 ? 190 : 225;
     const table = new Map();
     for (let i = 0; i < names.length; i++) {
       const value = channel.values[i];
       let colour = table.get(value);
       if (!colour) table.set(value, colour = colourOf(channel, i));
-      colours[4 * i] = colour[0]; colours[4 * i + 1] = colour[1]; colours[4 * i + 2] = colour[2];
-      colours[4 * i + 3] = only < 0 || value === only ? solid : 14;
+      painted[4 * i] = colour[0]; painted[4 * i + 1] = colour[1]; painted[4 * i + 2] = colour[2];
+      painted[4 * i + 3] = only < 0 || value === only ? solid : 14;
     }
-    scatter.paint(colours);
+    scatter.paint(painted);
   }
   function drawLegend() {
     const { channel } = state, legend = at("legend");
     legend.replaceChildren();
-    if (channel.kind === "number") {
+    if (channel.kind !== "category") {
       const ramp = element("i");
       ramp.style.background = `linear-gradient(90deg, ${RAMP.map(css).join(",")})`;
-      legend.append(element("div", { className: "ramp" },
-        channel.min.toLocaleString("en"), ramp, `${channel.max.toLocaleString("en")} (log scale)`));
+      const end = (value) => shownNumber(channel, channel.kind === "date" ? value : Number(value.toPrecision(3)));
+      legend.append(element("div", { className: "ramp" }, end(channel.low), ramp,
+        `${end(channel.high)}${channel.log ? " (log scale)" : ""}; grey: none`));
       return;
     }
     channel.names.forEach((name, number) => {
@@ -79,9 +90,9 @@ async function start() {
     });
   }
   const select = at("colour");
-  channels.forEach((channel, number) => select.append(element("option", { value: number }, channel.title)));
+  colours.forEach((channel, number) => select.append(element("option", { value: number }, channel.title)));
   select.addEventListener("change", () => {
-    state.channel = channels[Number(select.value)];
+    state.channel = colours[Number(select.value)];
     state.only = -1;
     drawLegend();
     paint();
@@ -124,7 +135,10 @@ async function start() {
     tip.hidden = i < 0;
     if (i < 0) return;
     const lines = [element("strong", {}, names[i])];
-    for (const channel of channels) lines.push(element("div", {}, `${channel.title}: ${textOf(channel, i)}`));
+    for (const channel of channels.slice(0, 6)) {
+      const text = textOf(channel, i);
+      if (text) lines.push(element("div", {}, `${channel.title}: ${text}`));
+    }
     tip.replaceChildren(...lines);
     const wide = canvas.clientWidth, left = x + 16 + tip.offsetWidth > wide ? x - 16 - tip.offsetWidth : x + 16;
     tip.style.left = `${Math.max(4, left)}px`;
@@ -140,20 +154,25 @@ async function start() {
   }
   function showChosen() {
     const i = state.chosen, panel = at("chosen");
-    if (i < 0) { panel.replaceChildren(at("invitation").content.cloneNode(true)); return; }
-    const list = element("ol");
+    if (i < 0) panel.replaceChildren(at("invitation").content.cloneNode(true));
+    else panel.replaceChildren(...details(i, (node) => choose(node, true)));
+  }
+  // All that is known of a node; `go` is called with a neighbour that is pressed.
+  function details(i, go) {
+    const list = element("ol", { className: "near" });
     for (const { node, cosine } of neighbours(i)) {
       const swatch = element("span", { className: "swatch" });
       swatch.style.background = css(colourOf(state.channel, node));
       const entry = element("button", { type: "button", title: names[node] }, swatch,
         element("span", {}, names[node]), element("small", {}, cosine.toFixed(2)));
-      entry.addEventListener("click", () => choose(node, true));
+      entry.addEventListener("click", () => go(node));
       list.append(element("li", {}, entry));
     }
-    const facts = element("table", { className: "facts" }, element("tbody", {}, ...channels.map((channel) =>
-      element("tr", {}, element("th", { scope: "row" }, channel.title), element("td", {}, textOf(channel, i))))));
-    panel.replaceChildren(element("h3", {}, names[i]), facts,
-      element("p", { className: "hint", style: "margin:14px 0 0" }, "Most similar nodes (cosine)"), list);
+    const told = channels.map((channel) => [channel.title, textOf(channel, i)]).filter(([, text]) => text);
+    const facts = element("table", { className: "facts" }, element("tbody", {}, ...told.map(([title, text]) =>
+      element("tr", {}, element("th", { scope: "row" }, title), element("td", {}, text)))));
+    return [element("h3", {}, names[i]), facts,
+      element("p", { className: "hint", style: "margin:14px 0 0" }, "Most similar nodes (cosine)"), list];
   }
   at("search").addEventListener("submit", (event) => {
     event.preventDefault();
@@ -230,7 +249,11 @@ async function start() {
   paint();
   scatter.measure();
   showChosen();
-  window.graphclMap = { scatter, names, choose, state, neighbours };
+  window.graphclMap = { scatter, names, channels, choose, state, neighbours };
+  if (at("list")) {
+    const ranked = await unpack(data.ranked);
+    window.graphclList = startList({ names, channels, ranked, textOf, numberOf, details, choose });
+  }
   document.body.dataset.map = scatter.gl ? "webgl" : "plain";
 }
 
