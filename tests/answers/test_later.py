@@ -119,6 +119,12 @@ def test_a_label_that_came_later_is_predicted_without_any_other_of_the_future(pl
     assert scored()[0][kept] != before[kept]  # the check can fail
 
 
+def test_a_missing_link_of_an_undirected_relation_is_listed_once(place):
+    found = Run("run", device="cpu").links(k=60)
+    pairs = [frozenset(pair) for pair in zip(found.source, found.target, strict=True)]
+    assert len(set(pairs)) == len(pairs) == 60
+
+
 def test_a_class_that_nobody_knew_is_never_right(place):
     people = [
         row if row[5] <= UNTIL or place < 10 else [*row[:4], "new", row[5]]

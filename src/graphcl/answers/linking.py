@@ -344,7 +344,7 @@ def _searches(z: Any, graph: Graph, relation: Relation | None, index: Any = None
         return [RelationScores.of(z, relation)]
     own, found = graph.only_relation, []
     if index is None and graph.num_nodes <= EXACT_ROWS:
-        found.append(replace(RelationScores.of({own.source: z}, own), once=True))
+        found.append(RelationScores.of({own.source: z}, own))
     return [*found, CosineScores(z, own, index), NeighbourScores(own, "adamic_adar")]
 
 

@@ -65,7 +65,8 @@ class RelationScores:
         half = np.float32(np.sqrt(0.5))
         left = half * np.concatenate([sources, unit_rows(known.T.tocsr() @ targets)], axis=1)
         right = half * np.concatenate([unit_rows(known @ sources), targets], axis=1)
-        return cls(left, right, known.T.tocsr(), relation.source == relation.target)
+        within = relation.source == relation.target
+        return cls(left, right, known.T.tocsr(), within, once=relation.undirected)
 
     def pairs(self, pairs: Array) -> Array:
         """Returns the scores of pairs ``[n, 2]``: sources, targets."""

@@ -29,6 +29,7 @@ from graphcl.tabular.options import TableOptions, counted
 if TYPE_CHECKING:
     from graphcl.answers.predicted import Estimates, Predictions
 
+_EVALUATION = "How far to trust it"  # a group of options
 SHOWN = 10
 RIVAL_COLUMNS = ("accuracy", "macro_f1", "log_loss", "mae", "rmse")
 HELD_OUT = ("labelled node, held out", "labelled nodes, each held out")
@@ -92,13 +93,19 @@ def predict(
         float, typer.Option(help="Of a number: how often it is to be within its interval.")
     ] = 0.9,
     evaluate: Annotated[
-        bool, typer.Option("--evaluate", help="With --after: score labels that came later.")
+        bool,
+        typer.Option(
+            "--evaluate",
+            help="With --after: score labels that came later.",
+            rich_help_panel=_EVALUATION,
+        ),
     ] = False,
     after: Annotated[
         str | None,
         typer.Option(
             metavar="DATE",
             help="Train, embed and learn as of this day, and predict the labels that came later.",
+            rich_help_panel=_EVALUATION,
         ),
     ] = None,
     out: AnswerOption = None,
