@@ -121,7 +121,7 @@ def test_neighbors(here, capsys, monkeypatch, shards):
 
 
 def test_predict(here, capsys, monkeypatch):
-    monkeypatch.setattr("graphcl.answers.prediction._BLOCK", 7)
+    monkeypatch.setattr("graphcl.answers.learning._BLOCK", 7)
     monkeypatch.setattr("graphcl.evaluation.probe._BLOCK_ROWS", 11)
     # Of shards, embeddings are all that is looked at.
     monkeypatch.setattr(
