@@ -121,6 +121,7 @@ def test_every_answer_has_its_section_and_names_are_escaped():
         "found again by 40 %",
         "79 % (41 of 52)",
         "12 % (88 of 750)",
+        "log odds +3.3",
         "Nothing sets it apart beyond chance",
         "Links",
         "adamic adar",

@@ -460,14 +460,15 @@ def groups(about: Mapping[str, Any]) -> str:
 
 
 def _apart(one: Mapping[str, Any]) -> dict[str, str]:
-    """Returns what sets a group apart as a row: what, in the group, elsewhere."""
-    way = "▲" if float(one["effect"]) > 0 else "▽"
-    inside, outside = (str(side) for side in one["sides"])
-    if one["kind"] not in ("number", "date"):
-        counts = ((one["inside"], one["known"]), (one["outside"], one["known_outside"]))
-        shares = [f"{100 * float(some) / max(1, int(of)):.0f} %" for some, of in counts]
-        inside, outside = f"{shares[0]} ({inside})", f"{shares[1]} ({outside})"
-    return {"what": f"{way} {one['what']}", "group": inside, "others": outside}
+    """Returns what sets a group apart as a row: what, in the group, elsewhere, and the effect."""
+    effect, (inside, outside) = float(one["effect"]), (str(side) for side in one["sides"])
+    row = {"what": f"{'▲' if effect > 0 else '▽'} {one['what']}"}
+    if one["kind"] in ("number", "date"):
+        return row | {"group": f"mean {inside}", "others": outside, "effect": f"d {effect:+.1f}"}
+    counts = ((one["inside"], one["known"]), (one["outside"], one["known_outside"]))
+    shares = [f"{100 * float(some) / max(1, int(of)):.0f} %" for some, of in counts]
+    row |= {"group": f"{shares[0]} ({inside})", "others": f"{shares[1]} ({outside})"}
+    return row | {"effect": f"log odds {effect:+.1f}"}
 
 
 def links(about: Mapping[str, Any]) -> str:

@@ -45,7 +45,7 @@ function startList({ names, channels, ranked, textOf, numberOf, details, choose 
   function row(i) {
     const name = element("button", { type: "button", className: "id" }, names[i]);
     const line = element("tr", {}, element("th", { scope: "row" }, name),
-      ...channels.map((channel) => element("td", { className: channel.kind }, element("div", {}, textOf(channel, i)))));
+      ...channels.map((channel) => element("td", { className: channel.title === "why" ? "why" : channel.kind }, element("div", {}, textOf(channel, i)))));
     name.setAttribute("aria-haspopup", "dialog");
     line.addEventListener("click", () => open(i, name));
     return line;
