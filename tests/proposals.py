@@ -563,7 +563,6 @@ REASONS = {
         "A dataset (",
         "Of --retrain",
         "With --rollback",
-        "<p class='hint'>From <code>graphcl links",
         '<td class="…" style="--share',
         "\n#new",
         "graphcl run",

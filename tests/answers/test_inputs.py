@@ -125,7 +125,7 @@ def test_predict(here, capsys, monkeypatch):
     monkeypatch.setattr("graphcl.evaluation.probe._BLOCK_ROWS", 11)
     # Of shards, embeddings are all that is looked at.
     monkeypatch.setattr(
-        "graphcl.answers.prediction.gather_evidence",
+        "graphcl.answers.learning.gather_evidence",
         lambda z, *_, **__: Evidence({EMBEDDING: z}, {EMBEDDING: standardiser(z)}, {}),
     )
     labels = Path("labels.csv")
