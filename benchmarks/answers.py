@@ -1,22 +1,15 @@
-"""Answers after a training, measured on the gallery's graphs.
+"""Groups after a training, measured on the gallery's graphs.
 
-usage: python -m benchmarks.answers predict --out ROWS.jsonl [--graphs nba cora_ml ...] [--cache F]
-       python -m benchmarks.answers cluster --out ROWS.jsonl [--graphs ...] [--cache FOLDER]
+usage: python -m benchmarks.answers cluster --out ROWS.jsonl [--graphs ...] [--cache FOLDER]
        python -m benchmarks.answers page [--check]
-
-`predict`: one row per graph, number of labels per class (5, 20, 100; at most half of a class) and
-draw of them: accuracy and calibration error (ECE, 10 bins) on all other labelled nodes, beside what
-the labelled nodes alone had led to expect. ``floor`` is the ECE of perfect probabilities on as many
-nodes with the same confidences: chance alone. Where nodes have several labels, so many nodes per
-label are drawn, and every pair of node and label counts.
 
 `cluster`: one row per graph: NMI of k-means with as many clusters as classes, and with the number
 that the silhouette chooses, beside k-means on the raw features.
 
-The encoder is trained by the recipe `default`. ``--cache`` keeps embeddings in a folder, so that
-`predict` and `cluster` train once. Rows that are already in ROWS.jsonl are not computed again. The
-graphs are those of ``graphs/`` in the folder GRAPHCL_DATA names. `page` writes the tables in
-docs/answers.md from the committed rows.
+The encoder is trained by the recipe `default`. ``--cache`` keeps embeddings in a folder. Rows that
+are already in ROWS.jsonl are not computed again. The graphs are those of ``graphs/`` in the folder
+GRAPHCL_DATA names. `page` writes the tables in docs/answers.md from the committed rows, with that
+of `benchmarks.predictions`.
 """
 
 import argparse
@@ -33,19 +26,16 @@ import scipy.sparse
 import torch
 from sklearn.metrics import normalized_mutual_info_score as nmi
 
+from benchmarks import predictions
 from benchmarks.rows import append, placed, provenance, read
 from graphcl.answers.grouping import cluster as group_nodes
-from graphcl.answers.prediction import KnownLabels, known_labels, predict_known
 from graphcl.datasets import graph_files, read_gallery_graph
 from graphcl.devices import resolve_device
 from graphcl.errors import TrainingWarning
 from graphcl.estimator import GraphCL
-from graphcl.evaluation.calibration import calibration_error
 from graphcl.files.atomic import write_whole
 from graphcl.graphs.graph import Graph
 
-LABELS = (5, 20, 100)  # per class
-DRAWS = {5: 12, 20: 6, 100: 3}  # the fewer the labels, the more it matters which they are
 SMALL = (
     *("nba", "wisconsin", "books_anomaly", "chameleon_filtered", "fb100_reed", "usa_airports_uat"),
     *("cora_ml", "acm_amgcn", "humloc_multilabel", "acm_heco", "blogcatalog_attr"),
@@ -84,11 +74,11 @@ def main() -> None:
             print({key: row[key] for key in row if key in SHOWN or "nmi" in key}, flush=True)
 
 
-SHOWN = ("graph", "labels", "draw", "accuracy", "micro_f1", "calibration_error", "floor")
+SHOWN = ("graph", "classes")
 
 
 def _key(row: Any) -> tuple[Any, ...]:
-    return row["what"], row["graph"], row.get("labels"), row.get("draw")
+    return row["what"], row["graph"]
 
 
 def new_model(options: argparse.Namespace) -> GraphCL:
@@ -108,65 +98,10 @@ def embed(graph: Graph, options: argparse.Namespace) -> np.ndarray:
     return z
 
 
-def predict(path: Path, options: argparse.Namespace, done: Any) -> Iterator[dict[str, Any]]:
-    """Yields rows of predictions."""
-    graph = read_gallery_graph(path)
-    wanted = [(k, draw) for k in LABELS for draw in range(DRAWS[k])]
-    wanted = [one for one in wanted if ("predict", graph.name, *one) not in done]
-    if not wanted:
-        return
-    z, ids = embed(graph, options), np.arange(graph.num_nodes)
-    truth = known_labels(graph.y, ids)
-    recipe = asdict(new_model(options).complete_recipe())
-    for k, draw in wanted:
-        began = time.perf_counter()
-        known = truth.only(_draw(truth, k, np.random.default_rng(draw)))
-        found = predict_known(z, ids, known, seed=draw)
-        seconds = time.perf_counter() - began
-        score = found.score(truth)
-        assert score is not None
-        yield {
-            "labels": k,
-            "draw": draw,
-            "labelled": int(known.known.sum()),
-            **asdict(score),
-            "floor": floor(found.probabilities, found.several),
-            "expected": None if found.error is None else asdict(found.error),
-            "strength": found.strength,
-            "temperature": found.temperature,
-            "seconds": round(seconds, 3),
-            "recipe": recipe,
-            "seed": 0,
-        }
-
-
-def _draw(truth: KnownLabels, k: int, random: np.random.Generator) -> np.ndarray:
-    """Returns which nodes keep their labels: `k` of each class, or half of it if that is less."""
-    chosen = np.zeros(len(truth.known), np.bool_)
-    for column in truth.targets.T:
-        members = np.flatnonzero(column * truth.known)
-        chosen[random.permutation(members)[: min(k, len(members) // 2)]] = True
-    return chosen
-
-
-def floor(probability: np.ndarray, several: bool, times: int = 20) -> float:
-    """Returns the mean ECE if the probabilities were perfect: truth is drawn from them."""
-    random, found = np.random.default_rng(0), []
-    for _ in range(times):
-        if several:
-            truth = (random.random(probability.shape) < probability).astype(np.int64)
-        else:
-            ends = np.cumsum(probability.astype(np.float64), axis=1)
-            drawn = (random.random((len(ends), 1)) * ends[:, -1:] > ends).sum(axis=1)
-            truth = (drawn[:, None] == np.arange(ends.shape[1])).astype(np.int64)
-        found.append(calibration_error(probability.astype(np.float64), truth, several))
-    return float(np.mean(found))
-
-
 def cluster(path: Path, options: argparse.Namespace, done: Any) -> Iterator[dict[str, Any]]:
     """Yields one row: NMI with the classes of groups by embeddings and by raw features."""
     graph = read_gallery_graph(path)
-    if ("cluster", graph.name, None, None) in done or graph.y is None or graph.y.ndim == 2:
+    if ("cluster", graph.name) in done or graph.y is None or graph.y.ndim == 2:
         return  # groups exclude each other, several labels do not
     z, labelled = embed(graph, options), graph.y >= 0
     classes = len(np.unique(graph.y[labelled]))
@@ -189,8 +124,8 @@ def cluster(path: Path, options: argparse.Namespace, done: Any) -> Iterator[dict
 
 def page(text: str) -> str:
     """Returns the page with its tables made anew from the committed rows."""
-    for name, table in TABLES.items():
-        made = table(read(RESULTS / f"answers_{name}.jsonl"))
+    for name, (table, rows) in TABLES.items():
+        made = table(read(RESULTS / rows))
         text = placed(text, f"<!-- rows: {name} -->\n", made, "<!-- end of rows -->")
     return text
 
@@ -202,31 +137,6 @@ def _table(head: list[str], body: list[list[str]]) -> str:
 
 def _mean(rows: list[Any], name: str) -> float:
     return float(np.mean([row[name] for row in rows]))
-
-
-def _predict_table(rows: list[Any]) -> str:
-    names = ("accuracy", "calibration_error", "floor")
-    found = {
-        graph: [
-            _mean([r for r in rows if (r["graph"], r["labels"]) == (graph, k)], name)
-            for k in LABELS
-            for name in names
-        ]
-        for graph in dict.fromkeys(row["graph"] for row in rows)
-    }
-    found["mean"] = np.mean(list(found.values()), axis=0).tolist()  # graphs count alike
-    body = [
-        [
-            graph,
-            *(
-                f"{100 * one:.1f}" if place % 3 == 0 else f"{one:.3f}"
-                for place, one in enumerate(values)
-            ),
-        ]
-        for graph, values in found.items()
-    ]
-    head = [f"{what}, {k} a class" for k in LABELS for what in ("accuracy %", "ECE", "floor")]
-    return _table(["graph", *head], body)
 
 
 def _cluster_table(rows: list[Any]) -> str:
@@ -241,10 +151,10 @@ def _cluster_table(rows: list[Any]) -> str:
 PAGE = Path(__file__).parents[1] / "docs/answers.md"
 RESULTS = Path(__file__).parent / "results"
 TABLES: dict[str, Any] = {
-    "cluster": _cluster_table,
-    "predict": _predict_table,
+    "cluster": (_cluster_table, "answers_cluster.jsonl"),
+    "predict": (predictions.page_table, "predictions.jsonl"),
 }
-PARTS: dict[str, Any] = {"cluster": cluster, "predict": predict}
+PARTS: dict[str, Any] = {"cluster": cluster}
 
 if __name__ == "__main__":
     torch.set_num_threads(max(1, int(os.environ.get("OMP_NUM_THREADS", "2"))))

@@ -257,5 +257,36 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def page_table(rows: list[dict[str, Any]]) -> str:
+    """Returns the table of docs/answers.md: ours, the best plain rival of each graph, and ECE."""
+    found: Any = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        if "failed" not in row:
+            found[row["graph"], row["labels"]][row["system"]].append((row["score"], row["ece"]))
+    counts = (*LABELS, "split")
+    head = [f"{'published split' if k == 'split' else f'{k} a class'}: ours" for k in counts]
+    columns = [name for one in head for name in (one, "best rival", "ECE")]
+    lines = ["| graph | " + " | ".join(columns) + " |", "| --- |" + " --- |" * len(columns)]
+    body: dict[str, list[float]] = {}
+    for graph in sorted({graph for graph, _ in found}):
+        values: list[float] = []
+        for k in counts:
+            mean = {
+                name: (100 * np.mean([s for s, _ in some]), np.mean([e for _, e in some]))
+                for name, some in found[graph, k].items()
+            }
+            best = max((mean[one][0] for one in PLAIN if one in mean), default=np.nan)
+            ours = mean.get("graphcl", (np.nan, np.nan))
+            values += [ours[0], best, ours[1]]
+        body[graph] = values
+    body["mean"] = np.nanmean(list(body.values()), axis=0).tolist()
+    for graph, values in body.items():
+        cells = [
+            f"{one:.3f}" if place % 3 == 2 else f"{one:.1f}" for place, one in enumerate(values)
+        ]
+        lines.append(f"| {graph} | {' | '.join(cells)} |".replace("nan", "–"))
+    return "\n" + "\n".join(lines) + "\n\n"
+
+
 if __name__ == "__main__":
     main()

@@ -1,8 +1,8 @@
 import numpy as np
-import pytest
 
-from benchmarks.answers import PAGE, _draw, floor, page
-from graphcl.answers.prediction import known_labels
+from benchmarks.answers import PAGE, page
+from benchmarks.predictions import _draw, _scores
+from graphcl.answers.labels import known_labels
 
 
 def test_the_tables_of_the_page_are_those_of_the_rows():
@@ -15,9 +15,8 @@ def test_so_many_labels_of_each_class_are_drawn_and_at_most_half():
     assert np.bincount(y[drawn]).tolist() == [20, 15, 2]
 
 
-def test_the_floor_falls_with_the_number_of_nodes_and_is_0_for_certainty():
-    random = np.random.default_rng(0)
-    few, many = (random.dirichlet([1, 1, 1], n) for n in (50, 5000))
-    assert floor(few, False) > 3 * floor(many, False) > 0
-    assert floor(np.eye(3)[[0, 1, 2]], False) == 0
-    assert floor(np.full((4000, 2), 0.5), True) == pytest.approx(0.8 * 0.5 / 8000**0.5, rel=0.5)
+def test_two_classes_are_scored_by_their_ranking_and_others_by_accuracy():
+    certain = np.eye(2)[[0, 1, 1, 0]] * 0.2 + 0.4
+    assert _scores(certain, np.eye(2, dtype=int)[[0, 1, 1, 0]], False)["score"] == 1
+    three = np.eye(3)[[0, 1, 2, 2]]
+    assert _scores(three, np.eye(3, dtype=int)[[0, 1, 2, 0]], False)["score"] == 0.75
