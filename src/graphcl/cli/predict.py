@@ -342,6 +342,8 @@ def error_line(error: dict[str, Any], what: tuple[str, str], *, several: bool) -
     )
     if several:
         score = f"micro-F1 {error['micro_f1']:.3f} (majority {error['majority']:.3f})"
+    if error.get("roc_auc") is not None:
+        score = f"ROC-AUC {error['roc_auc']:.3f}  {score}"
     word = "measured" if error["how"] == "held-out nodes" else "expected"
     return (
         f"{word}: {score}  macro-F1 {error['macro_f1']:.3f}  calibration error "

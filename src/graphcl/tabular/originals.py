@@ -139,6 +139,8 @@ def originals(nodes: Nodes) -> list[Original]:
         classes = [nodes.class_name(number) for number in range(nodes.num_classes)]
         texts = np.array([*classes, None], dtype=object)  # −1 is the last
         found.append(Original(LABEL, CATEGORY, texts[nodes.classes]))
+    elif nodes.has_number:
+        found.append(Original(LABEL, NUMBER, np.asarray(nodes.y, np.float64)))
     elif nodes.y is not None:
         named = nodes.class_names or range(nodes.num_classes)
         items = tuple(f"{LABEL} = {name}" for name in named)
