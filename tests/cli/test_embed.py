@@ -6,8 +6,10 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
+from graphcl.answers.evidence import EMBEDDING, Evidence
 from graphcl.cli.main import run
 from graphcl.estimator import GraphCL
+from graphcl.evaluation.probe import standardiser
 from graphcl.graphs.graph import Graph
 from graphcl.partitioned.embeddings import open_shards, type_shards
 from tests.cli.conftest import call, fails
@@ -165,7 +167,7 @@ def lines(path):
         return list(csv.DictReader(file))
 
 
-def test_answers_from_shards_are_those_of_the_run(there):
+def test_answers_from_shards_are_those_of_the_run(there, monkeypatch):
     shards = ["--embeddings", "shards.parquet"]
     near = ["neighbors", "run", "paper 3 é", "-k", "4", "--type", "paper", "--out"]
     assert run([*near, "a.csv"]) == 0
@@ -174,6 +176,11 @@ def test_answers_from_shards_are_those_of_the_run(there):
     columns = [[one["neighbor"] for one in lines(name)] for name in ("a.csv", "b.csv", "c.csv")]
     assert columns[0] == columns[1] == columns[2]
     assert "label" in lines("c.csv")[0]
+    # Of shards, embeddings are all that is looked at.
+    monkeypatch.setattr(
+        "graphcl.answers.learning.gather_evidence",
+        lambda z, *_, **__: Evidence({EMBEDDING: z}, {EMBEDDING: standardiser(z)}, {}),
+    )
     predict = ["predict", "run", "--type", "paper", "--all", "--out"]
     assert run([*predict, "d.csv"]) == 0
     assert run([*predict, "e.csv", *shards, "--graph", "parts"]) == 0

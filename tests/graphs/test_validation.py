@@ -218,7 +218,7 @@ def test_answers_take_the_same_labels():
     some = pandas.Series(names)[5:]
     found = graphcl.predict(z, labels=some)
     assert found.classes == ("bird", "cat")
-    assert found.rows.tolist() == [0, 1, 2, 3, 4]
+    assert sorted(found.rows.tolist()) == [0, 1, 2, 3, 4]
     assert graphcl.linear_probe(z, some).nodes[2] > 0
     codes = (z[:, 0] > 0).astype(int)
     graph = graphcl.Graph.from_edge_index([[0], [1]], z, codes)
@@ -237,7 +237,7 @@ def test_of_a_typed_graph_the_type_with_labels_is_meant():
     assert graphcl.linear_probe(both, graph) == graphcl.linear_probe(z, some)
     found = graphcl.predict(both, graph)
     np.testing.assert_array_equal(
-        found.probabilities, graphcl.predict(z, labels=some).probabilities
+        found.probabilities, graphcl.predict(z, graph.nodes["pet"], some).probabilities
     )
     for ask in (graphcl.cluster, graphcl.neighbors, graphcl.predict):
         with pytest.raises(GraphError, match=r"several types \(owner, pet\); pass those of one"):

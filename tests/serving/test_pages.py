@@ -131,7 +131,7 @@ def test_every_reference_leads_somewhere():
     about = open_api(12, 24, Bounds())
     schemas = about["components"]["schemas"]
     found = {one.removeprefix("#/components/schemas/") for one in references(about)}
-    assert found == {"ids", "new", "pairs", "k", "edges"}
+    assert found == {"ids", "new", "pairs", "k", "why", "edges"}
     assert found <= set(schemas)
     assert schemas["embedding"]["minItems"] == 24
 
@@ -141,7 +141,7 @@ def test_a_body_has_the_keys_that_are_understood(path, client):
     keys = open_api(12, 24, Bounds())["paths"][path]["post"]["requestBody"]["content"]
     schema = keys["application/json"]["schema"]
     assert schema["additionalProperties"] is False
-    for key in ("ids", "new", "pairs", "k", "edges"):
+    for key in ("ids", "new", "pairs", "k", "why", "edges"):
         answer = client.post(path, {"ids": ["node 1"], key: 0})
         unknown = f"unknown key {key!r}" in answer.json()["error"]
         assert unknown == (key not in schema["properties"])

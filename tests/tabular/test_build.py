@@ -76,7 +76,7 @@ def assert_same(found, expected):
     assert list(found.relations) == list(expected.relations)
     for name, one in expected.nodes.items():
         for part, value in vars(one).items():
-            if part != "preparation":
+            if part not in ("preparation", "cells"):  # what nobody learns from is not stored
                 assert_equal(vars(found.nodes[name])[part], value)
         assert repr(found.nodes[name].preparation) == repr(one.preparation)
     for key, one in expected.relations.items():

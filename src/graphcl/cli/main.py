@@ -58,8 +58,8 @@ GROUPS = {
         "cluster": "Group similar nodes: k-means with the number of groups chosen, or HDBSCAN.",
         "links": "List likely links that the graph lacks, or score given pairs of nodes.",
         "neighbors": "List the nodes whose embeddings are most similar to a node's, by cosine.",
-        "report": "Write one HTML file that shows a run: graph, training, map of embeddings, "
-        "scores.",
+        "report": "Write one HTML file to send: a list to act on, groups, a map, and how they "
+        "were made.",
     },
     "Operate": {
         "serve": "Serve a run over HTTP: embeddings, also of new nodes, similar nodes, labels, "

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _EVALUATION = "How far to trust it"  # a group of options
 SHOWN = 10
+TWO, HOW = "Of two classes", "How it is learned and said"  # panels of the help
 RIVAL_COLUMNS = ("accuracy", "macro_f1", "log_loss", "mae", "rmse")
 HELD_OUT = ("labelled node, held out", "labelled nodes, each held out")
 TEST = ("test node", "test nodes")
@@ -55,17 +56,24 @@ def predict(
     ] = False,
     wanted: Annotated[
         str | None,
-        typer.Option(help="Of two classes: the one to look for, which comes first. (the rarer)"),
+        typer.Option(
+            help="Of two classes: the one to look for, which comes first. (the rarer)",
+            rich_help_panel=TWO,
+        ),
     ] = None,
     precision: Annotated[
         float | None,
-        typer.Option(help="Of two classes: call wanted whom is right so often, as in 0.8."),
+        typer.Option(
+            help="Of two classes: call wanted whom is right so often, as in 0.8.",
+            rich_help_panel=TWO,
+        ),
     ] = None,
     cost: Annotated[
         str | None,
         typer.Option(
             metavar="ALARM:MISS",
             help="Of two classes: what a false alarm costs, and a wanted node that is missed: 1:5.",
+            rich_help_panel=TWO,
         ),
     ] = None,
     shares: Annotated[
@@ -73,24 +81,43 @@ def predict(
         typer.Option(
             metavar="CLASS=SHARE,…",
             help="How frequent classes are among all nodes, if labelled nodes are others.",
+            rich_help_panel=HOW,
         ),
     ] = None,
     using: Annotated[
         str | None,
-        typer.Option("--with", metavar="RIVAL", help="Predict by a plain rival of the table."),
+        typer.Option(
+            "--with",
+            metavar="RIVAL",
+            help="Predict by a plain rival of the table.",
+            rich_help_panel=HOW,
+        ),
     ] = None,
     rivals: Annotated[
-        bool, typer.Option(help="Measure plain models on the same columns, beside it.")
+        bool,
+        typer.Option(
+            help="Measure plain models on the same columns, beside it.", rich_help_panel=HOW
+        ),
     ] = True,
     why: Annotated[
-        bool, typer.Option(help="Give reasons: what an answer rests on, columns, similar nodes.")
+        bool,
+        typer.Option(
+            help="Give reasons: what an answer rests on, columns, similar nodes.",
+            rich_help_panel=HOW,
+        ),
     ] = True,
     label_kind: Annotated[
         str,
-        typer.Option(help="What labels are: classes, a number, or auto, which looks at them."),
+        typer.Option(
+            help="What labels are: classes, a number, or auto, which looks at them.",
+            rich_help_panel=HOW,
+        ),
     ] = "auto",
     level: Annotated[
-        float, typer.Option(help="Of a number: how often it is to be within its interval.")
+        float,
+        typer.Option(
+            help="Of a number: how often it is to be within its interval.", rich_help_panel=HOW
+        ),
     ] = 0.9,
     evaluate: Annotated[
         bool,

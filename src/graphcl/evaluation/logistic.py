@@ -104,7 +104,8 @@ def _rotate(z: Tensor) -> _Rotated:
     centred = z - mean
     wide = centred.shape[0] < centred.shape[1]
     variance, basis = torch.linalg.eigh(centred @ centred.T if wide else centred.T @ centred)
-    kept = variance > _SMALLEST * variance[-1].clamp(min=torch.finfo(z.dtype).tiny)
+    largest = variance[-1:].sum()  # 0 of a table without columns
+    kept = variance > _SMALLEST * largest.clamp(min=torch.finfo(z.dtype).tiny)
     variance, basis = variance[kept], basis[:, kept]
     if wide:  # from an eigenvector u of ZZᵀ to one of ZᵀZ: Zᵀu / √λ
         basis = centred.T @ basis / variance.sqrt()
