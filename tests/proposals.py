@@ -547,7 +547,12 @@ REASONS = {
         "given with --type and --seed",
         "left out with --until",
         "…: no label came after",
+        "left out with --precision",
+        "--cost: must be two",
+        "predict: --precision",
+        "--shares: …",
     ),
+    "followed in tests/answers/test_predicted.py": ("… is better here",),
     DESCRIBES: (
         "A folder of shards",
         "Train an encoder",

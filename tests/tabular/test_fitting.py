@@ -76,7 +76,8 @@ def test_labels(column, y, classes):
     write("e.csv", "source,target\n1,2\n")
     rows = "".join(f"{row},{row},{value}\n" for row, value in enumerate(column))
     write("n.csv", f"id,f,topic\n{rows}")
-    graph, report = load_tables("e.csv", TableOptions(nodes="n.csv", label="topic"))
+    options = TableOptions(nodes="n.csv", label="topic", label_kind="classes")
+    graph, report = load_tables("e.csv", options)
     assert graph.y.tolist() == y
     assert report.class_names == classes
 

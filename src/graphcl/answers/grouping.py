@@ -82,7 +82,7 @@ class Groups(Answer):
 
     def title(self) -> str:
         """Returns what is said above the table."""
-        return f"Groups of {len(self.ids):,} nodes: {self.said().splitlines()[0]}"
+        return f"Groups: {len(self.ids):,} nodes, {self.said().splitlines()[0]}"
 
     def columns(self) -> dict[str, Any]:
         """Returns the table that `graphcl cluster` writes; groups are counted from 1, 0 is none."""

@@ -133,8 +133,8 @@ def predict(
     _check_nodes(nodes)
     source, graph = of_labelled_type(source, graph_of(graph), "predict")
     recipe = getattr(source, "recipe_", None)
-    parts = None if recipe is None else embedding_parts(vars(recipe), graph.num_features)
     z = embeddings_of(source, graph, "predict")
+    parts = None if recipe is None else embedding_parts(vars(recipe), graph.num_features)
     ids = ids_of(graph, z)
     if labels is None:
         if graph is None or graph.y is None:
