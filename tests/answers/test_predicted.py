@@ -94,3 +94,22 @@ def test_macro_scores_and_scores_of_each_label_are_measured():
     assert len(found.by_class) == 3
     assert found.headline[0] == "micro-F1"
     assert found.macro_f1 == pytest.approx(np.mean([one for one, _ in found.by_class]))
+
+
+def test_reasons_of_a_rivals_answer_do_not_say_what_ours_would_rest_on(asked):
+    z, graph, labels, _ = asked
+    ours = graphcl.predict(z, graph, labels, why=True, rivals=False)
+    trees = graphcl.predict(z, graph, labels, why=True, using="boosted trees")
+    assert "own columns" in ours.reasons[0].parts
+    assert trees.reasons[0].parts == {}
+    assert trees.reasons[0].columns
+    assert len(trees.reasons[0].like) == 3
+
+
+def test_plain_models_are_measured_on_the_nodes_that_ours_is():
+    random = np.random.default_rng(0)
+    x = random.normal(size=(80, 3)).astype(np.float32)
+    graph = Graph.from_edge_index(random.integers(0, 80, (2, 90)), x)
+    labels = {row: "ab"[row % 2] for row in range(30)} | {30: "the only one of its kind"}
+    found = graphcl.predict(x, graph, labels)
+    assert {one.error.nodes for one in found.rivals} == {30}

@@ -149,3 +149,43 @@ def test_a_perfect_score_of_several_labels_is_still_a_micro_f1():
     said = error_line(error, ("node", "nodes"), several=True)
     assert "micro-F1 1.000 (majority 0.667)" in said
     assert "accuracy" not in said
+
+
+def test_a_number_with_its_interval_and_by_a_rival(trained, folder, graph, capsys):
+    lines = [f"node {n},{0.5 + graph.degrees()[n] + n / 1000:.3f}" for n in range(40)]
+    (folder / "prices.csv").write_text("\n".join(["id,label", *lines]))
+    command = ["predict", "runs/mine", "--labels", "prices.csv"]
+    assert run([*command, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["nodes"] == len(told["rows"]) == 20
+    assert all(row["low"] < row["value"] < row["high"] for row in told["rows"])
+    assert [one["name"] for one in told["rivals"]][:2] == ["graphcl", "median"]
+    assert run([*command, "--with", "ridge regression"]) == 0
+    text = capsys.readouterr().out
+    assert "rests on: ridge regression 100 %" in text
+    assert "expected: R²" in text
+    assert "within the interval" not in text  # nobody has measured a rival's
+    assert "--wanted must be left out" in fails(capsys, *command, "--wanted", "3")
+
+
+def test_a_ranking_is_said_and_a_threshold_holds(trained, folder, graph, capsys):
+    lines = [f"node {n},{'yes' if graph.y[n] == 0 else 'no'}" for n in range(40)]
+    (folder / "two.csv").write_text("\n".join(["id,label", *lines]))
+    command = ["predict", "runs/mine", "--labels", "two.csv", "--no-rivals"]
+    assert run([*command, "--wanted", "yes", "--cost", "1:4", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    risk = [row["p:yes"] for row in told["rows"]]
+    assert risk == sorted(risk, reverse=True)
+    assert [row["label"] == "yes" for row in told["rows"]] == [one >= 0.2 for one in risk]
+    assert told["ranking"]["threshold"] == 0.2
+    assert run([*command, "--wanted", "yes"]) == 0
+    text = capsys.readouterr().out
+    assert "looked for: yes" in text
+    assert "id\tlabel\tp:yes\twhy" in text
+    for wrong, message in (
+        (["--cost", "5"], "--cost: must be two numbers"),
+        (["--shares", "yes"], "--shares: must be CLASS=SHARE"),
+        (["--shares", "yes=0.2"], "a positive share for each of no, yes"),
+        (["--evaluate"], "--evaluate and --after must be given together"),
+    ):
+        assert message in fails(capsys, *command, *wrong)

@@ -226,32 +226,27 @@ def predict_known(
         )
     two = len(known.classes) == 2 and not known.several
     for name in ("wanted", "precision", "cost"):
-        given = getattr(asked, name)
-        require(
-            two or given is None,
-            "predict",
-            option(name),
-            "left out: there are not two classes",
-            given,
-        )
+        given, alone = getattr(asked, name), "left out: there are not two classes"
+        require(two or given is None, "predict", option(name), alone, given)
     check_ranking(known.classes, asked.wanted, asked.precision, asked.cost)
+    factor = _share_factors(known, asked.shares)
     if not isinstance(asked.nodes, str):
         rows = chosen_rows(ids, asked.nodes, None, "predict")
     else:
         rows = np.arange(len(z)) if asked.nodes == "all" else np.flatnonzero(~known.known)
     how: Any = {"graph": graph, "parts": parts, "level": asked.level, "seed": asked.seed}
-    learned = learn(z, ids, known, **how)
     plain = _rivals(known, graph, ids, asked)
+    rival = next((one for one in plain if one.name == asked.using), None)
+    names = ", ".join(one.name for one in plain) or "none: there are no columns"
+    there = asked.using is None or rival is not None
+    require(there, "predict", option("using"), f"one of {names}", asked.using)
+    learned = learn(z, ids, known, **how)
     answers, held, evidence = learned.of_rows(rows), learned.held_out, learned.weights
-    if asked.using is not None:
-        rival = next((one for one in plain if one.name == asked.using), None)
-        names = ", ".join(one.name for one in plain) or "none: there are no columns"
-        require(rival is not None, "predict", option("using"), f"one of {names}", asked.using)
-        assert rival is not None
+    if rival is not None:
         answers, held, evidence = _by_rival(rival, graph, rows), rival.held_out, {rival.name: 1.0}
     if known.number:
         return _estimates(learned, answers, held, plain, rows, ids, graph, asked, evidence)
-    return _predictions(learned, answers, held, plain, rows, ids, graph, asked, evidence)
+    return _predictions(learned, answers, held, plain, rows, ids, graph, asked, evidence, factor)
 
 
 def _check_nodes(nodes: Any) -> None:
@@ -304,12 +299,13 @@ def _estimates(
     if isinstance(ours, NumberError) and plain:
         scores.append(RivalScore(OURS, ours.r2, ours))
         for rival in plain:
-            seen = ~np.isnan(rival.held_out)
+            seen = ~np.isnan(rival.held_out) & ~np.isnan(learned.held_out)
             own = measure_number(rival.held_out[seen], truth[seen], level=asked.level)
             scores.append(RivalScore(rival.name, own.r2, own))
     why: list[Reason] = []
     if asked.why:
-        why = explain(learned, rows, np.zeros(len(rows), np.int64), graph=graph, ids=ids)
+        places, rests = np.zeros(len(rows), np.int64), asked.using is None
+        why = explain(learned, rows, places, graph=graph, ids=ids, rests=rests)
     return Estimates(
         rows=rows,
         ids=ids[rows],
@@ -334,11 +330,11 @@ def _predictions(
     graph: Any,
     asked: Asked,
     evidence: dict[str, float],
+    factor: Array | None,
 ) -> Predictions:
     known, labelled = learned.known, learned.labelled
     targets, error = known.targets[labelled], learned.probe.error
     assert isinstance(learned.probe, CalibratedProbe)
-    factor = _share_factors(known, asked.shares)
     answers = learned.with_held_out(answers, rows, held)
     answers, held = _reweighted(answers, factor), _reweighted(held, factor)
     weight = None if factor is None else targets @ factor
@@ -349,17 +345,16 @@ def _predictions(
         how: Any = {"nodes": int(some.sum()), "weight": count}
         return measure(found[some], targets[some], known.several, **how)
 
-    ours = error
-    if factor is not None and there.any():
-        own_held = _reweighted(learned.held_out, factor)
-        error = ours = judge(own_held, np.asarray(~np.isnan(own_held).any(axis=1)))
+    ours, tested = error, np.asarray(~np.isnan(learned.held_out).any(axis=1))
+    if factor is not None and tested.any():
+        error = ours = judge(_reweighted(learned.held_out, factor), tested)
     if asked.using is not None and there.any():
         error = judge(held, there)
     scores: list[RivalScore] = []
     if isinstance(ours, PredictionError) and plain:
         scores.append(RivalScore(OURS, ours.headline[1], ours))
         for rival in plain:
-            some = np.asarray(~np.isnan(rival.held_out).any(axis=1))
+            some = tested & ~np.isnan(rival.held_out).any(axis=1)
             own = judge(_reweighted(rival.held_out, factor), some)
             scores.append(RivalScore(rival.name, own.headline[1], own))
     ranking, wanted = None, 1
@@ -398,7 +393,8 @@ def _predictions(
     if not asked.why:
         return found
     places = np.full(len(rows), wanted) if ranking else answers.argmax(axis=1)
-    why = explain(learned, rows, places, graph=graph, ids=ids)
+    rests = asked.using is None
+    why = explain(learned, rows, places, graph=graph, ids=ids, rests=rests)
     return replace(found, reasons=tuple(why))
 
 
@@ -408,8 +404,10 @@ def _share_factors(known: KnownLabels, shares: Mapping[Any, float] | None) -> Ar
         return None
     given = {str(name): float(share) for name, share in shares.items()}
     names = [str(name) for name in known.classes]
-    right = not known.several and set(given) == set(names) and min(given.values()) > 0
+    exclusive = known.kind == "classes"
+    right = exclusive and set(given) == set(names) and min(given.values()) > 0
     classes = f"a positive share for each of {', '.join(names[:10])}"
+    classes = classes if exclusive else "left out: there are no classes that exclude each other"
     require(right, "predict", option("shares"), classes, dict(shares))
     there = known.targets.sum(axis=0) / known.known.sum()
     found: Array = np.array([given[name] for name in names]) / sum(given.values()) / there

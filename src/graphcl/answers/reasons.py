@@ -14,8 +14,16 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.answers.evidence import EMBEDDING, FAR, ITSELF, NEAR, OWN_SCALED, SURROUNDINGS
-from graphcl.answers.learning import SMOOTHED, Learned
+from graphcl.answers.evidence import (
+    EMBEDDING,
+    FAR,
+    ITSELF,
+    NEAR,
+    NEIGHBOURS,
+    OWN_SCALED,
+    SURROUNDINGS,
+)
+from graphcl.answers.learning import Learned
 from graphcl.evaluation.nearest import unit_rows
 
 Array = npt.NDArray[Any]
@@ -47,7 +55,9 @@ class Reason:
         return "; ".join(one for one in said if one)
 
 
-def explain(learned: Learned, rows: Array, places: Array, *, graph: Any, ids: Any) -> list[Reason]:
+def explain(
+    learned: Learned, rows: Array, places: Array, *, graph: Any, ids: Any, rests: bool = True
+) -> list[Reason]:
     """Returns the reasons of some nodes.
 
     Args:
@@ -56,11 +66,12 @@ def explain(learned: Learned, rows: Array, places: Array, *, graph: Any, ids: An
         places: the class or label of each that is explained; 0 of a number.
         graph: has their columns, and the names of these; None if it cannot be had.
         ids: of all nodes.
+        rests: say what the answers rest on; not if a plain rival gave them.
     """
     rows, places = rows[:MOST_EXPLAINED], places[:MOST_EXPLAINED]
     each, tables = np.arange(len(rows)), learned.evidence.tables
     answer = learned.of_rows(rows)[each, places]
-    there = [part for part in (ITSELF, NEAR, FAR, SURROUNDINGS) if _counts(learned, part)]
+    there = _parts(learned) if rests else []
     without = {part: learned.of_rows(rows, without=part)[each, places] for part in there}
     columns, labels = _columns(learned, rows, places, graph), _in_words(learned)
     unit = unit_rows(np.asarray(tables[EMBEDDING][learned.labelled]))
@@ -85,12 +96,14 @@ def _in_words(learned: Learned) -> list[str]:
     return [", ".join(str(classes[one]) for one in np.flatnonzero(row)) for row in targets]
 
 
-def _counts(learned: Learned, part: str) -> bool:
-    """Returns whether predictions look at a part at all."""
-    if part in learned.evidence.parts:
-        return True
-    own = {ITSELF: learned.evidence.columns, NEAR: SMOOTHED in learned.weights}.get(part)
-    return bool(own)
+def _parts(learned: Learned) -> list[str]:
+    """Returns the parts that predictions look at."""
+    evidence, looked_at = learned.evidence, set(learned.evidence.parts)
+    looked_at |= {ITSELF} if evidence.columns else set()
+    if SURROUNDINGS not in looked_at:
+        looked_at |= {NEAR} if learned.smoothing is not None else set()
+        looked_at |= {FAR} if NEIGHBOURS in evidence.columns else set()
+    return [part for part in (ITSELF, NEAR, FAR, SURROUNDINGS) if part in looked_at]
 
 
 def _columns(

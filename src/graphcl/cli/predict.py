@@ -350,10 +350,13 @@ def ranking_lines(ranking: Any) -> list[str]:
 
 def _number_line(error: dict[str, Any], what: tuple[str, str]) -> str:
     word = "measured" if error["how"] == "held-out nodes" else "expected"
+    inside = ""
+    if error["coverage"] is not None:
+        wanted = f"{100 * error['level']:.0f} %"
+        inside = f"  within the interval {100 * error['coverage']:.0f} % of {wanted}"
     return (
         f"{word}: R² {error['r2']:.3f}  mean error {error['mae']:.4g} (median for all "
-        f"{error['baseline_mae']:.4g})  within the interval {100 * error['coverage']:.0f} % of "
-        f"{100 * error['level']:.0f} %  ({counted(error['nodes'], *what)})"
+        f"{error['baseline_mae']:.4g}){inside}  ({counted(error['nodes'], *what)})"
     )
 
 
