@@ -153,6 +153,7 @@ RESULTS = Path(__file__).parent / "results"
 TABLES: dict[str, Any] = {
     "cluster": (_cluster_table, "answers_cluster.jsonl"),
     "predict": (predictions.page_table, "predictions.jsonl"),
+    "predict-test": (predictions.page_table, "predictions_test.jsonl"),
 }
 PARTS: dict[str, Any] = {"cluster": cluster}
 
