@@ -22,7 +22,7 @@ from graphcl.estimator import GraphCL
 from graphcl.estimator.components import Components
 from graphcl.graphs.graph import Graph
 from graphcl.recipes import Recipe, load_recipe
-from graphcl.research.output import COLOURS, MARKERS, finish, new_figure
+from graphcl.research.output import plot
 from graphcl.research.rows import Job, Row, Scoring, number, text
 from graphcl.research.studies.study import Plan, Study, averages, run_identity
 from graphcl.training import train
@@ -150,30 +150,12 @@ def _curve(line: Row) -> tuple[str, str]:
 
 
 def _draw(rows: Sequence[Row]) -> Any:
-    lines = [line for line in _summary(rows) if line["mean"] is not None]
-    figure, (axis,) = new_figure(6.0, 4.2)
-    for index, (device, mode) in enumerate(dict.fromkeys(map(_curve, lines))):
-        found = [line for line in lines if _curve(line) == (device, mode)]
-        slope = found[0]["exponent"]
-        label = f"{WHAT[mode]}, {device}" + (f": N^{slope:.2f}" if slope is not None else "")
-        axis.errorbar(
-            [line["nodes"] for line in found],
-            [line["mean"] for line in found],
-            yerr=[line["std"] or 0.0 for line in found],
-            color=COLOURS[index % len(COLOURS)],
-            marker=MARKERS[index % len(MARKERS)],
-            markersize=5,
-            label=label,
-        )
-        last = found[-1]
-        places = np.array([number(line, "nodes") for line in found])
-        linear = number(last, "mean") * places / number(last, "nodes")
-        axis.plot(places, linear, ":", color="#888888", lw=1)
-    axis.set(xscale="log", yscale="log", xlabel="nodes N", ylabel="seconds")
-    axis.set_title(f"M = {BATCH}, degree {DEGREE}; dotted: linear", fontsize=10)
-    finish(axis)
-    axis.legend(frameon=False, fontsize=9)
-    return figure
+    lines = []
+    for line in _summary(rows):
+        slope = "" if line["exponent"] is None else f": N^{line['exponent']:.2f}"
+        lines.append(line | {"curve": f"{WHAT[text(line, 'mode')]}, {line['device']}{slope}"})
+    settings = {"xscale": "log", "yscale": "log", "xlabel": "nodes N", "ylabel": "seconds"}
+    return plot(lines, x="nodes", by="curve", panel="graph", **settings)
 
 
 COMPLEXITY = Study(

@@ -17,10 +17,9 @@ from graphcl.evaluation.probe import node_split, transfer_probe
 from graphcl.graphs.collection import GraphCollection, disjoint_union, labelled_nodes
 from graphcl.graphs.graph import Graph
 from graphcl.research.damage import missing_features, missing_links, spurious_links
-from graphcl.research.output import plot_lines, title_of
+from graphcl.research.output import plot, title_of
 from graphcl.research.rows import Job, Row, Scoring, number, text
 from graphcl.research.studies.study import (
-    SCORE,
     Plan,
     Study,
     averages,
@@ -30,6 +29,7 @@ from graphcl.research.studies.study import (
 from graphcl.research.systems import SYSTEMS
 from graphcl.research.systems.graphcl import settings_of
 from graphcl.research.systems.system import Supervised, is_unsupervised
+from graphcl.research.table2 import SCORE
 from graphcl.research.trials import applicable
 
 LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -111,23 +111,14 @@ def _summary(rows: Sequence[Row]) -> list[Row]:
 def _draw(rows: Sequence[Row]) -> Any:
     """Draws a panel per kind and dataset; every line starts at the clean graph."""
     lines = [
-        line | {"panel": f"{title_of(text(line, 'graph'))}: {kind}"}
-        for line in _summary(rows)
-        for kind in (KINDS if line["kind"] == "none" else (text(line, "kind"),))
+        line | {"panel": f"{title_of(text(line, 'graph'))}: {kind}", "title": TITLES[method]}
+        for method in RIVALS
+        for line in sorted(_summary(rows), key=lambda line: number(line, "level"))
+        for kind in KINDS
+        if line["method"] == method and line["kind"] in ("none", kind)
     ]
-
-    def place(line: Row) -> tuple[str, int, float]:
-        return text(line, "panel"), RIVALS.index(text(line, "method")), number(line, "level")
-
-    return plot_lines(
-        sorted(lines, key=place),
-        x="level",
-        by="method",
-        xlabel="share that is missing or added",
-        ylabel=SCORE,
-        titles=TITLES,
-        panel="panel",
-    )
+    labels = {"xlabel": "share that is missing or added", "ylabel": SCORE}
+    return plot(lines, x="level", by="title", panel="panel", **labels)
 
 
 CORRUPTION = Study(
