@@ -135,9 +135,9 @@ def _trained_and_scored(
     about: Row, system: System, graph: Graph, *, seed: int, device: torch.device
 ) -> Scoring:
     trial = train_method(system, graph, seed=seed, device=device)
-    row = trial.to_json() | about
+    row = trial.row | about
     if trial.embeddings is None:
-        return Scoring((row | {"failed": trial.failed or "no embeddings"},))
+        return Scoring(({"failed": "no embeddings"} | row,))
     began = time.perf_counter()
     try:
         scores: Row = asdict(compare_probe(trial.embeddings, graph, device=device))

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from graphcl.datasets import CATALOGUE
-from graphcl.errors import MissingExtraError, counted
+from graphcl.errors import MissingExtraError, counted, import_extra
 from graphcl.files.atomic import whole_file, write_whole
 from graphcl.research.rows import Row, text
 
@@ -187,13 +187,8 @@ def new_figure(
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("a plot", "plot") from error
-    figure = Figure(figsize=(width, height), facecolor="white", layout="constrained")
-    FigureCanvasAgg(figure)
+    matplotlib = import_extra("matplotlib.figure", "a plot", "plot")
+    figure = matplotlib.Figure(figsize=(width, height), facecolor="white", layout="constrained")
     axes = figure.subplots(lines, panels // lines, squeeze=False).flat
     return figure, list(axes)
 

@@ -191,7 +191,7 @@ def _job(method: str, dataset: str, seed: int, plan: Plan) -> Job:
     def run() -> Iterable[Scoring]:
         data, device = cached_dataset(dataset), plan.device
         trial = train_method(method, data, dataset, seed=seed, device=device, settings=changed)
-        row = trial.to_json() | about
+        row = trial.row | about
         if isinstance(data, GraphCollection) and data.note:
             row["note"] = data.note
         yield scoring_of(row, trial, data, device=device, probe_steps=plan.probe_steps)

@@ -26,6 +26,7 @@ from graphcl.research.output import plot
 from graphcl.research.rows import Job, Row, Scoring, number, text
 from graphcl.research.studies.study import Plan, Study, averages, run_identity
 from graphcl.training import train
+from graphcl.training.loop import TrainingState
 
 # No size is in both, so that rows of a CPU and of a GPU can share a file.
 SIZES = {
@@ -91,38 +92,24 @@ def _step_seconds(recipe: Recipe, graph: Graph, seed: int, device: torch.device)
     (prepared,) = components.prepare([graph])
     source, _ = components.source(prepared, device=device)
     encoder = components.new_encoder(prepared.schema, seed=seed).to(device)
-    marks: list[float] = []
+    marks = [time.perf_counter()]
 
-    class Timed:
-        """The first steps of an epoch; each is timed from its start to the start of the next."""
-
-        steps_per_epoch = min(STEPS, source.steps_per_epoch)
-        constant = False
-
-        def epoch(self, number: int, seed: int, **where: Any) -> Iterable[Any]:
-            batches = iter(source.epoch(number, seed, **where))
-            for _ in range(self.steps_per_epoch):
-                batch = next(batches)
-                _wait(device)
-                marks.append(time.perf_counter())
-                yield batch
+    def mark(_: TrainingState) -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        marks.append(time.perf_counter())
 
     train(
         encoder,
-        Timed(),  # type: ignore[arg-type]
+        source,
         perturbation=components.perturbation,
         loss=components.loss,
         epochs=1,
+        steps=STEPS,
         seed=seed,
+        on_step=mark,
     )
-    _wait(device)
-    marks.append(time.perf_counter())
-    return statistics.median(np.diff(marks).tolist())
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    return statistics.median(np.diff(marks[:-1]).tolist())  # the last mark is the epoch's end
 
 
 def exponent(lines: Sequence[Row]) -> float | None:

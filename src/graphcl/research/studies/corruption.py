@@ -16,7 +16,6 @@ import numpy.typing as npt
 from graphcl.evaluation.probe import node_split, transfer_probe
 from graphcl.graphs.collection import GraphCollection, disjoint_union, labelled_nodes
 from graphcl.graphs.graph import Graph
-from graphcl.research.damage import missing_features, missing_links, spurious_links
 from graphcl.research.output import plot, title_of
 from graphcl.research.rows import Job, Row, Scoring, number, text
 from graphcl.research.studies.study import (
@@ -35,6 +34,46 @@ from graphcl.research.trials import applicable
 LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)
 RIVALS = ("graphcl", "raw", "dgi", "gcn")
 TITLES = {"graphcl": "GraphCL", "raw": "raw features", "dgi": "DGI", "gcn": "GCN (supervised)"}
+
+
+def missing_links(graph: Graph, rate: float, random: np.random.Generator) -> Graph:
+    """Returns the graph without each undirected edge with probability `rate`."""
+    edges = _edges(graph)
+    return _relinked(graph, edges[:, random.random(edges.shape[1]) >= rate])
+
+
+def spurious_links(graph: Graph, rate: float, random: np.random.Generator) -> Graph:
+    """Returns the graph with ``rate * num_edges`` links added between random pairs of nodes.
+
+    A drawn pair that is a self-loop or an existing link adds nothing; in sparse graphs such pairs
+    are rare.
+    """
+    added = random.integers(0, graph.num_nodes, (2, round(rate * graph.num_edges)))
+    return _relinked(graph, np.concatenate([_edges(graph), added], axis=1))
+
+
+def missing_features(graph: Graph, rate: float, random: np.random.Generator) -> Graph:
+    """Returns the graph with each feature of each node set to zero with probability `rate`."""
+    x: Any = graph.x
+    if isinstance(x, np.ndarray):
+        return graph.replace(x=x * (random.random(x.shape) >= rate), store=None)
+    x = x.copy()
+    x.data = x.data * (random.random(len(x.data)) >= rate)
+    x.eliminate_zeros()  # sparse features of a graph never store zeros
+    return graph.replace(x=x, store=None)
+
+
+def _edges(graph: Graph) -> npt.NDArray[Any]:
+    both = graph.edge_index()
+    return both[:, both[0] < both[1]]
+
+
+def _relinked(graph: Graph, edges: npt.NDArray[Any]) -> Graph:
+    linked = Graph.from_edge_index(edges, np.zeros((graph.num_nodes, 1), dtype=np.float32))
+    # Features, labels and masks were checked when the graph was built.
+    return graph.replace(indptr=linked.indptr, indices=linked.indices, store=None)
+
+
 KINDS: dict[str, Callable[[Graph, float, np.random.Generator], Graph]] = {
     "missing links": missing_links,
     "spurious links": spurious_links,

@@ -168,8 +168,7 @@ def training_job(
 
 def probe_scoring(row: Row, z: Any, data: Data, *, device: torch.device) -> Scoring:
     """Returns `row` with the function that computes the probe's scores of the embeddings `z`."""
-    trial = Trial(method="graphcl", graph=data.name, seed=0, embeddings=z)
-    return scoring_of(row, trial, data, device=device)
+    return scoring_of(row, Trial({}, z), data, device=device)
 
 
 def score(row: Row) -> float:
