@@ -43,7 +43,7 @@ def measure(
             trial = train_method(
                 "graphcl", graph, dataset, seed=seed, device=device, settings=settings
             )
-            row = {key: value for key, value in trial.to_json().items() if key not in LEFT_OUT}
+            row = {key: value for key, value in trial.row.items() if key not in LEFT_OUT}
             yield scoring_of(about | row | {"recipe": settings}, trial, graph, device=device)
 
         return Job(f"{dataset}, seed {seed}", (about,), run)

@@ -82,7 +82,7 @@ def main() -> None:
         on_progress=show,
     )
     summary = summarise_rows(found)
-    print(comparison.terminal(summary), flush=True)
+    print(comparison.report_of(summary).terminal(), flush=True)
     print(f"{len(found)} rows, {time.perf_counter() - began:.0f} s", flush=True)
 
 

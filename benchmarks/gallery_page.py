@@ -7,6 +7,7 @@ graphs of a family.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
 
@@ -89,7 +90,9 @@ def write_page(found: Sequence[Row], docs: Path, timed: Sequence[Row] = ()) -> N
     output.save(comparison.draw(summary), docs / "images/gallery.png")
     parts = [HEAD, overall_table(found), "", *(f"{note}\n" for note in partial(found))]
     parts += [f"{note}\n" for note in (honestly(found),) if note]
-    parts.append(comparison.markdown(summary, picture="images/gallery.png"))
+    shown = comparison.report_of(summary)
+    parts.append("![Score per graph and system](images/gallery.png)\n")
+    parts.append(replace(shown, draw=None).markdown)
     if any(row["system"] in ABLATIONS for row in found):
         parts += [ablations(found), left_out(found)]
     if timed:

@@ -23,7 +23,8 @@ from benchmarks import rows
 from graphcl.cli.options import parse_settings
 from graphcl.datasets import load_dataset
 from graphcl.devices import resolve_device
-from graphcl.research.rows import scoring_pool
+from graphcl.graphs.collection import Labelled
+from graphcl.research.rows import Row, scoring_pool
 from graphcl.research.systems import SYSTEMS
 from graphcl.research.systems.graphcl import settings_of
 from graphcl.research.trials import Trial, score_method, train_method
@@ -62,6 +63,11 @@ def ranking(found: Sequence[dict[str, Any]]) -> list[tuple[str, float, int, dict
     return sorted(lines, key=lambda line: (line[0], -line[1]))
 
 
+def scored(trial: Trial, data: Labelled) -> Row:
+    """Returns the row of a trial with its scores."""
+    return trial.row | score_method(trial, data, device="cpu")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("method", choices=sorted(SYSTEMS))
@@ -77,11 +83,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     known = rows.read(options.out) if options.out.exists() else []
     done = {identity(row) for row in known}
     about = rows.provenance(device)
-    pending: list[Future[Trial]] = []
+    pending: list[Future[Row]] = []
 
     def write_finished(*, wait: bool) -> None:
         while pending and (wait or pending[0].done()):
-            row = without_test(pending.pop(0).result().to_json())
+            row = without_test(pending.pop(0).result())
             rows.append(options.out, row | about)
             known.append(row)
 
@@ -98,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 continue
             keywords = {"seed": seed, "device": device, "settings": point}
             trained = train_method(options.method, data, dataset, **keywords)
-            pending.append(pool.submit(score_method, trained, data, device="cpu"))
+            pending.append(pool.submit(scored, trained, data))
             write_finished(wait=False)
         write_finished(wait=True)
     for graph, mean, runs, settings in ranking(known):

@@ -167,7 +167,7 @@ def supervised(
     x, relations = prepared.tensors(device)
     edges = []
     for one in prepared.schema.directions():
-        csr = relations[one.relation].toward(one.backwards).csr
+        csr = relations[one.relation].toward(one.backwards)
         rows = torch.arange(len(csr.indptr) - 1, device=device)
         edges.append(torch.stack([csr.indices, rows.repeat_interleave(csr.indptr.diff())]))
     y = graph.nodes[name].y

@@ -33,7 +33,6 @@ ELSEWHERE = {
     "version.py": "test_public.py",
     "losses/__init__.py": "estimator/test_components.py",
     "files/text.py": "runs/test_files.py",
-    "kernels/floats.py": "kernels/test_stored_features.py",
     "kernels/gather_mean_triton.py": "kernels/test_gather_mean.py",
     "kernels/launching.py": "kernels/test_nt_xent_triton.py",
     "kernels/nt_xent_blocked.py": "losses/test_nt_xent.py",

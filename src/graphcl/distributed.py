@@ -246,11 +246,7 @@ def max_over(value: Tensor, share: Share) -> Tensor:
 
 def any_of(asked: bool, share: Share) -> bool:
     """Returns whether any process asked; all processes get the same answer."""
-    if share.world == 1:
-        return asked
-    flag = torch.tensor([int(asked)])
-    dist.all_reduce(flag, op=dist.ReduceOp.MAX)
-    return bool(flag)
+    return bool(max_over(torch.tensor(int(asked)), share))
 
 
 def from_rank(data: bytes, share: Share, *, rank: int = 0) -> bytes:

@@ -23,6 +23,7 @@ import os
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 _KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
@@ -210,3 +211,11 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def import_extra(name: str, what: str, extra: str) -> Any:
+    """Returns the module `name`, which `what` needs; if it lacks, the error names the extra."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise MissingExtraError(what, extra) from error

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -232,8 +233,27 @@ def layer_by_layer(
             done += rows.stop - rows.start
             on_rows(done, total)
 
-    found = _Found(encoder, wanted, counts[-1], topology, like, block_rows, results or {})
-    found.put(None, {name: Table(rows) for name, rows in x.items()})
+    parts_of = {name: part for name in wanted if (part := encoder.part(name)) is not None}
+    given = results or {}
+    beside = {
+        name: given[name] if name in given else topology.table((counts[-1][name], part.width), like)
+        for name, part in parts_of.items()
+    }
+
+    def put(layer: int | None, h: Mapping[str, Table]) -> None:
+        """Writes own rows of a layer's result (None: own features) where results stand beside."""
+        for name, part in parts_of.items():
+            columns = part.columns(layer)
+            if columns is None:
+                continue
+            for rows in blocks(topology.rows(counts[-1][name]), block_rows):
+                some = _nodes(wanted[name], rows, like.device)
+                own = (
+                    h[name].of(some) if layer is not None else h[name].times(some, part.projection)
+                )
+                beside[name][rows, columns] = part.finish(own, columns)
+
+    put(None, {name: Table(rows) for name, rows in x.items()})
     h: dict[str, Table] = {}
     for name, weight in maps.items():
         if weight is None:
@@ -250,8 +270,8 @@ def layer_by_layer(
         for name, nodes in needed[number + 1].items():
             layer, size = level[name], counts[number + 1][name]
             height = size if last else topology.height(name, size)
-            into = found.into(name) if last else None
-            table = topology.table((height, layer.outputs), like) if into is None else into
+            direct = last and name in given and name not in beside
+            table = given[name] if direct else topology.table((height, layer.outputs), like)
             terms = _terms(layer, name, h, edges, topology, sizes, block_rows)
             for rows, some in computed(size, nodes):
                 table[rows] = _computed(layer, [term(some) for term in terms], len(some))
@@ -262,8 +282,10 @@ def layer_by_layer(
                 topology.complete(name, table)
             above[name] = _table(table, nodes, sizes[name])
         h = above
-        found.put(number, h)
-    return found.whole()
+        put(number, h)
+    for table in beside.values():
+        topology.gather(table)
+    return {name: cast("Tensor", h[name].rows) for name in wanted} | beside
 
 
 def _computed(layer: Layer, terms: list[Tensor], rows: int) -> Tensor:
@@ -312,60 +334,6 @@ def _terms(
 
 def _product(mean: Callable[[Tensor], Tensor], weight: Tensor, nodes: Tensor) -> Tensor:
     return stable_product(mean(nodes), weight)
-
-
-class _Found:
-    """The embeddings of the wanted nodes, filled part by part where results stand side by side."""
-
-    def __init__(
-        self,
-        encoder: LayeredEncoder,
-        wanted: Wanted,
-        sizes: Mapping[str, int],
-        topology: Topology,
-        like: Tensor,
-        block_rows: int,
-        results: Mapping[str, Tensor],
-    ) -> None:
-        self.encoder, self.wanted, self.sizes = encoder, wanted, sizes
-        self.topology, self.block_rows, self.results = topology, block_rows, results
-        self.last = len(encoder.levels()) - 1
-        self.tables: dict[str, Tensor] = {}
-        for name, size in sizes.items():
-            part = encoder.part(name)
-            if part is not None:
-                given = results.get(name)
-                whole = topology.table((size, part.width), like) if given is None else given
-                self.tables[name] = whole
-
-    def into(self, node_type: str) -> Tensor | None:
-        """Returns the table that the last layer of a type is to be written into, if there is."""
-        return None if node_type in self.tables else self.results.get(node_type)
-
-    def put(self, layer: int | None, h: Mapping[str, Table]) -> None:
-        """Writes this process's rows of a layer's result (None: own features) for its columns."""
-        for name, nodes in self.wanted.items():
-            part = self.encoder.part(name)
-            if part is None:
-                if layer == self.last:
-                    result = h[name].rows
-                    assert isinstance(result, Tensor)
-                    self.tables[name] = result
-                continue
-            columns = part.columns(layer)
-            if columns is None:
-                continue
-            for rows in blocks(self.topology.rows(self.sizes[name]), self.block_rows):
-                some, table = _nodes(nodes, rows, self.tables[name].device), h[name]
-                own = table.of(some) if layer is not None else table.times(some, part.projection)
-                self.tables[name][rows, columns] = part.finish(own, columns)
-
-    def whole(self) -> dict[str, Tensor]:
-        """Returns all embeddings that this process is to have."""
-        for name, table in self.tables.items():
-            if self.encoder.part(name) is not None:
-                self.topology.gather(table)
-        return self.tables
 
 
 def _needed(

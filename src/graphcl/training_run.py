@@ -62,7 +62,7 @@ from graphcl.runs.nodes import (
 )
 from graphcl.runs.results import GraphFacts, Scores, TrainingResult, read_training_result
 from graphcl.training import Checkpoints, EpochMetrics
-from graphcl.training.checkpoints import Pace, PartCheckpoints, StoppedError
+from graphcl.training.checkpoints import Pace, StoppedError
 from graphcl.training.loop import PartedMetrics
 from graphcl.training.trackers import tracked
 from graphcl.version import versions
@@ -136,7 +136,6 @@ def train_run(
             if isinstance(graph, PartitionedGraph):
                 _tidy_hosts(partial_folder(out), share, None)
             return read_training_result(out) if share.first else None
-        saves = PartCheckpoints if isinstance(graph, PartitionedGraph) else Checkpoints
         if isinstance(graph, PartitionedGraph):
             stack.push(partial(_tidy_hosts, partial_folder(out), share))
         folder = Path(agree(lambda: _begin(stack, out, overwrite, resume), share))
@@ -144,7 +143,8 @@ def train_run(
             print(introduction, file=sys.stderr)
         reset_peak_memory(device)
         with _ending_early(folder, share):
-            checkpoints = saves(folder, **pace._asdict(), stop=stop)
+            parts = isinstance(graph, PartitionedGraph)
+            checkpoints = Checkpoints(folder, **pace._asdict(), stop=stop, every_host=parts)
             if interruption is not None:
                 interruption.patient = True
             with _epoch_log(trackers if share.first else (), model, out.name, folder) as on_epoch:
@@ -333,7 +333,8 @@ def _tidy_hosts(folder: Path, share: Share, error: object, *_: object) -> None:
         return
     any_of(False, share)  # the first process has finished the run
     if not share.first:
-        PartCheckpoints(folder).clear()
+        for saved in folder.glob("checkpoint-*"):
+            shutil.rmtree(saved, ignore_errors=True)
         with suppress(OSError):  # not there, or not empty: somebody else's
             folder.rmdir()
 

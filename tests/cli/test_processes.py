@@ -77,7 +77,7 @@ def wait_for(what, *processes):
 
 def newest(folder):
     """The name of the last checkpoint that is whole."""
-    return max(one.parent.name for one in folder.glob("run.partial/checkpoint-*/complete.json"))
+    return max(one.name for one in folder.glob("run.partial/checkpoint-*"))
 
 
 def test_killed_twice_and_stopped_a_training_ends_as_if_nothing_had_happened(typed_parts):
@@ -87,7 +87,7 @@ def test_killed_twice_and_stopped_a_training_ends_as_if_nothing_had_happened(typ
     # --log is an option of ours, and torchrun has one that begins so.
     options = ("--out", "run", "--checkpoint-every", "1epochs", "--log", "csv", *PARTS_CHANGES)
     process = start(folder, ("graphcl",), "t2", "--processes", "2", *options, python=warm())
-    wait_for(lambda: len(list(folder.glob("run.partial/checkpoint-*/complete.json"))) == 2, process)
+    wait_for(lambda: len(list(folder.glob("run.partial/checkpoint-*"))) == 2, process)
     (pid,) = (folder / "temporary").glob("graphcl-*/pid-1")
     for _ in range(2):
         killed, epoch = pid.read_text(), newest(folder)
@@ -150,7 +150,7 @@ def test_a_silent_process_ends_in_an_error_after_the_stated_time(typed_parts):
     first, second = members = start_members(*words, folder=folder)
     try:
         saved = folder / "silent.partial"
-        wait_for(lambda: any(saved.glob("checkpoint-*/complete.json")))
+        wait_for(lambda: any(saved.glob("checkpoint-*")))
         os.kill(second.pid, signal.SIGSTOP)
         began = time.monotonic()
         first.join(60)

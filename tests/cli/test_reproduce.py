@@ -37,10 +37,10 @@ def test_table_2_in_all_its_forms(here, capsys):
     assert "run 2/2" in captured.err
     assert "ETA" in captured.err
     assert "83.6 ± 0.5" in captured.out
-    assert "Reddit: absent" in captured.out
+    assert "Absent: Reddit" in captured.out
     folder = here / "reproduction"
     assert {path.name for path in folder.iterdir()} == {
-        f"table2.{ending}" for ending in ("jsonl", "md", "csv", "png")
+        f"table2.{ending}" for ending in ("jsonl", "md", "csv", "tex", "png")
     }
     assert run([*command, "--json"]) == 0  # nothing to run: the rows are there
     captured = capsys.readouterr()

@@ -16,7 +16,6 @@ from graphcl.estimator import GraphCL
 from graphcl.evaluation import linear_probe
 from graphcl.partitioned.embeddings import open_shards, type_shards
 from graphcl.tabular.build import build_store
-from graphcl.training.checkpoints import Checkpoints, PartCheckpoints
 from tests.cli.conftest import PARTS_CHANGES as CHANGES
 from tests.cli.conftest import PARTS_SETTINGS as SETTINGS
 from tests.cli.conftest import QUICK, fails, said, weights
@@ -295,17 +294,6 @@ def test_what_is_wrong_is_said_in_one_line(prepared, monkeypatch, capsys, tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_checkpoints_of_another_kind_of_training_are_not_called_damaged(tmp_path):
-    parted, whole = tmp_path / "parted", tmp_path / "whole"
-    (parted / "checkpoint-00000001-00000000/part-00000").mkdir(parents=True)
-    with pytest.raises(RunError, match="holds checkpoints of a training over parts"):
-        Checkpoints(parted).latest({})
-    (whole / "checkpoint-00000001-00000000").mkdir(parents=True)
-    (whole / "checkpoint-00000001-00000000/state.safetensors").write_bytes(b"")
-    with pytest.raises(RunError, match="holds checkpoints of a training on a whole graph"):
-        PartCheckpoints(whole).latest({})
-
-
 def test_a_store_in_one_part_is_a_store(prepared, monkeypatch, tmp_path):
     monkeypatch.chdir(prepared)
     for graph, out in (("p1", "a"), ("store", "b")):
@@ -464,7 +452,6 @@ def test_a_graph_without_labels(folder, arrays, capsys):
 
 
 def test_a_baselines_run_is_none_of_graphcls(dgi, capsys):
-    from graphcl.errors import RunError
     from graphcl.estimator import GraphCL
 
     with pytest.raises(RunError, match="a run of the baseline 'dgi'"):

@@ -20,7 +20,7 @@ from graphcl.recipes import load_recipe
 from graphcl.store.reader import open_part
 from graphcl.tabular.build import build_store
 from graphcl.training import sampled
-from graphcl.training.checkpoints import PartCheckpoints
+from graphcl.training.checkpoints import Checkpoints
 from tests.conftest import random_graph
 from tests.groups import in_processes, same_figures
 from tests.kernels.test_adjacency_rows import with_weights
@@ -301,10 +301,10 @@ def test_one_process_with_one_part_trains_the_same_and_goes_on_if_stopped(folder
     for name, value in whole.items():
         np.testing.assert_allclose(expected[name], value, rtol=1e-3, atol=2e-5, err_msg=name)
     asked = iter([False, False, True])
-    stopped = PartCheckpoints(tmp_path, stop=lambda: next(asked))
+    stopped = Checkpoints(tmp_path, every_host=True, stop=lambda: next(asked))
     with pytest.raises(Exception, match="epoch 1, step 3"):
         model_of(settings).fit(data, checkpoints=stopped)
-    again = model_of(settings).fit(data, checkpoints=PartCheckpoints(tmp_path), resume=True)
+    again = model_of(settings).fit(data, checkpoints=tmp_path, resume=True)
     for name, value in figures(again).items():
         np.testing.assert_array_equal(value, expected[name], err_msg=name)
 

@@ -10,7 +10,6 @@ from graphcl.kernels.adjacency import (
     csr_matmul,
     mean_pool,
     mean_pool_elu,
-    mean_pool_rows,
 )
 from graphcl.kernels.features import product
 from tests.conftest import dense_adjacency
@@ -72,7 +71,7 @@ def test_rows_of_the_mean_are_those_of_the_dense_product(graph, generator, rows,
     h = torch.randn(adjacency.num_nodes, 5, dtype=torch.float64, generator=generator)
     weight = torch.randn(len(rows), 5, dtype=torch.float64, generator=generator)
     ours, all_of_them = h.clone().requires_grad_(), h.clone().requires_grad_()
-    found = mean_pool_rows(ours, adjacency, chosen)
+    found = adjacency.pool_rows(ours, chosen)
     expected = mean_pool(all_of_them, adjacency)[chosen]
     torch.testing.assert_close(found, expected)
     if not weighted:
@@ -157,7 +156,7 @@ def relation(seed=0, *, within=False, weighted=True, undirected=False, vectors=3
 
 def relation_mean(h, relation, *, backwards, rows=None):
     toward = relation.toward(backwards)
-    return mean_pool(h, toward) if rows is None else mean_pool_rows(h, toward, rows)
+    return mean_pool(h, toward) if rows is None else toward.pool_rows(h, rows)
 
 
 def loop_mean(table, ends, weight, receivers, *, backwards, within, vectors=False):

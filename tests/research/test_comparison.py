@@ -9,7 +9,7 @@ import torch
 from graphcl.errors import GraphCLError
 from graphcl.research import comparison
 from graphcl.research.comparison import compare, embedding_methods, read_systems, summarise_rows
-from graphcl.research.output import csv_text
+from graphcl.research.output import csv_text, latex_table
 from tests.conftest import random_graph
 
 CPU = torch.device("cpu")
@@ -159,8 +159,8 @@ def summary():
 
 
 def test_markdown_has_every_score_the_best_in_bold_and_every_failure(summary):
-    text = comparison.markdown(summary, picture="x.png")
-    assert text.startswith("![Score per graph and system](x.png)\n\n| Graph | Score | ours | raw |")
+    text = comparison.report_of(summary).markdown
+    assert text.startswith("![compare](compare.png)\n\n| Graph | Score | ours | raw |")
     assert "| a | accuracy | **80.0 ± 14.1** | **80.0** | 70.0 |" in text
     assert "| c_d | ROC-AUC | failed | 12.5 | **25.0** |" in text
     assert "| Mean | | 64.0 | 65.0 | 70.0 |" in text
@@ -171,10 +171,10 @@ def test_markdown_has_every_score_the_best_in_bold_and_every_failure(summary):
 
 
 def test_latex_escapes_names(summary):
-    text = comparison.latex(summary)
+    text = latex_table(*comparison.table(summary))
     assert r"c\_d & ROC-AUC & failed & 12.5 & \textbf{25.0} \\" in text
     assert r"\textbf{80.0 $\pm$ 14.1}" in text
-    assert text.count(r"\midrule") == 2
+    assert text.count(r"\midrule") == 1
     assert r"\begin{tabular}{llrrr}" in text
 
 
@@ -185,23 +185,25 @@ def test_csv_is_unrounded(summary):
     assert (float(one["mean"]), one["std"]) == (0.48, "")
 
 
-def test_the_terminal_shows_both_tables(summary):
-    text = comparison.terminal(summary)
+def test_the_terminal_shows_the_same_table(summary):
+    text = comparison.report_of(summary).terminal()
     assert "2 graphs that every system was scored on" in text
     assert "80.0 ± 14.1" in text
+    assert "**" not in text
     assert "no luck" in text
 
 
-def test_the_picture_has_a_point_per_score_and_a_bar_per_system(summary):
+def test_the_picture_has_a_point_per_score_and_one_per_system(summary):
     left, right = comparison.draw(summary).axes
-    assert sum(len(points.get_offsets()) for points in left.collections) == 8
-    assert [label.get_text() for label in left.get_yticklabels()] == ["c_d", "b", "a"]
+    assert sum(len(points.lines[0].get_xdata()) for points in left.containers) == 8
+    assert [label.get_text() for label in left.get_yticklabels()] == ["a", "b", "c_d"]
     assert [label.get_text() for label in right.get_yticklabels()] == ["ours", "raw", "theirs"]
-    assert [bar.get_width() for bar in right.patches] == pytest.approx([11, 10, 5])
+    distances = [float(points.lines[0].get_xdata()[0]) for points in right.containers]
+    assert distances == pytest.approx([11, 10, 5])
 
 
 def test_all_failed_is_a_table_too():
-    text = comparison.markdown(summarise_rows([failed("a", "x")]))
+    text = comparison.report_of(summarise_rows([failed("a", "x")])).markdown
     assert "| a | – | failed |" in text
     assert "Mean" not in text.split("\n\n")[0]
 

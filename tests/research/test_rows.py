@@ -171,18 +171,12 @@ def test_a_row_that_does_not_come_is_a_failure(tmp_path):
     assert [row.get("failed") for row in found] == [None, "the run ended without this row"]
 
 
-def test_the_remaining_time_is_estimated_by_label(tmp_path, monkeypatch):
-    clock = iter([0.0, 1.0, 11.0, 12.0, 22.0])
+def test_the_remaining_time_is_estimated(tmp_path, monkeypatch):
+    clock = iter([0.0, 1.0, 11.0, 12.0])
     monkeypatch.setattr("graphcl.research.rows.time.perf_counter", lambda: next(clock))
-    told, log = [], []
-    kinds = ["quick", "slow", "quick", "slow"]
-    jobs = [
-        Job(kind, one.about, one.run)
-        for kind, one in zip(kinds, [job(seed, log) for seed in range(4)], strict=True)
-    ]
-    start(jobs, tmp_path / "rows.jsonl", on_progress=told.append)
-    # After the first: 1 s for the quick one, and 1 s, all there is to go by, for the slow ones.
-    assert [one.remaining for one in told] == [3.0, 11.0, 10.0, 0.0]
+    told = []
+    start([job(seed, []) for seed in range(3)], tmp_path / "rows.jsonl", on_progress=told.append)
+    assert [(one.elapsed, one.remaining) for one in told] == [(1.0, 2.0), (11.0, 5.5), (12.0, 0.0)]
 
 
 def test_no_job_starts_after_the_budget(tmp_path, monkeypatch):

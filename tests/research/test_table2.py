@@ -75,10 +75,12 @@ def test_absent_and_unmeasured_cells_are_marked():
     assert {cell.state for cell in cells if cell.dataset == "reddit"} == {"absent"}
     assert {cell.state for cell in cells if cell.dataset == "cora"} == {"not measured"}
     assert all(cell.mean is None and cell.difference is None for cell in cells)
-    text = table2.markdown(cells)
+    report = table2.table_2_report(cells, ["reddit"])
+    text = report.markdown
     assert "| absent | 0.951 ± 0.010 | – |" in text
     assert "Absent: Reddit" in text
-    assert "Reddit: absent" in table2.terminal(cells)
+    assert "Absent: Reddit" in report.terminal()
+    assert [table.title for table in report.narrow] == ["Cora"]
 
 
 def test_failures_are_counted_and_a_repeated_run_counts_once():
@@ -87,7 +89,7 @@ def test_failures_are_counted_and_a_repeated_run_counts_once():
     found += [{"method": "gat", "graph": "cora", "seed": 0, "accuracy": 0.82}]
     cell = cell_of(assemble(found, datasets=["cora"]), "gat")
     assert (cell.runs, cell.failed, cell.mean) == (2, 1, pytest.approx(83.0))
-    text = table2.markdown([cell])
+    text = table2.table_2_report([cell], []).markdown
     assert "GAT on Cora: 1 of 3 runs failed (the loss became nan)." in text
     lost = cell_of(assemble(found[2:3], datasets=["cora"]), "gat")
     assert table2.ours(lost) == "failed"
@@ -142,6 +144,6 @@ def test_the_published_table_is_the_papers():
     assert (by["graphcl"]["reddit"].mean, by["graphcl"]["reddit"].std) == (0.951, 0.01)
     assert by["gcn"]["pubmed"].std is None
     assert "ppi" not in by["fastgcn"]
-    names = [system.name for system in lines_of("cora") if system.scores]
+    names = [system.name for system in lines_of("cora") if system.scores["cora"]]
     assert names == ["raw", "deepwalk", "deepwalk-features", "ep-b", "dgi", "graphcl", "gcn", "gat"]
     assert len([system for system in lines_of("ppi") if system.group == UNSUPERVISED]) == 7

@@ -325,7 +325,7 @@ def check_directions(parts, whole):
             directed=not relation.undirected,
         )
         for backwards in parts.relations[key].backwards:
-            csr = adjacency.toward(backwards).csr
+            csr = adjacency.toward(backwards)
             entries = np.arange(len(relation.indices)) if csr.entries is None else csr.entries
             entries = np.asarray(entries)
             each = [part.edges[key, backwards] for part in every]

@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -13,14 +14,7 @@ from graphcl.estimator import GraphCL
 from graphcl.files import atomic
 from graphcl.sampling import DRAWS
 from graphcl.training import Checkpoints
-from graphcl.training.checkpoints import (
-    COMPLETE,
-    PartCheckpoints,
-    StoppedError,
-    _digest,
-    parse_state,
-    read_state,
-)
+from graphcl.training.checkpoints import StoppedError, _digest, parse_state, read_state
 from graphcl.training.loop import EpochMetrics, TrainingState
 from tests.conftest import random_collection, random_graph
 from tests.groups import server
@@ -274,7 +268,7 @@ def state(step, epoch=1):
 
 
 def saved(folder, *steps, **options):
-    checkpoints = PartCheckpoints(folder, **options)
+    checkpoints = Checkpoints(folder, every_host=True, **options)
     checkpoints.begin(TRAINED)
     for step in steps:
         checkpoints.save(state(step))
@@ -287,49 +281,37 @@ def weight_of(found):
     return float(fresh.encoder.weight[0, 0].detach())
 
 
-def test_the_newest_complete_set_is_read(tmp_path):
+def test_the_newest_one_is_read(tmp_path):
     saved(tmp_path, 1, 2, 3)
-    names = [path.name for path in sorted(tmp_path.iterdir())]
-    assert names == ["checkpoint-00000001-00000002", "checkpoint-00000001-00000003"]
-    found = PartCheckpoints(tmp_path).latest(TRAINED)
+    assert names(tmp_path) == ["checkpoint-00000001-00000002", "checkpoint-00000001-00000003"]
+    found = Checkpoints(tmp_path).latest(TRAINED)
     assert (found.about["epoch"], found.about["step"], weight_of(found)) == (1, 3, 103.0)
-    assert PartCheckpoints(tmp_path).begun(["seed"]) == {"seed": 3}
-    assert PartCheckpoints(tmp_path / "none").latest(TRAINED) is None
-    assert PartCheckpoints(tmp_path / "none").begun(["seed"]) is None
-
-
-def test_a_set_without_its_mark_is_never_used(tmp_path):
-    saved(tmp_path, 1, 2)
-    (tmp_path / "checkpoint-00000001-00000002" / COMPLETE).unlink()
-    again = PartCheckpoints(tmp_path)
-    found = again.latest(TRAINED)
-    assert weight_of(found) == 101.0
-    again.begin(TRAINED, found)
-    again.save(state(2))  # over what phase one has left
-    assert weight_of(PartCheckpoints(tmp_path).latest(TRAINED)) == 102.0
+    assert Checkpoints(tmp_path).begun(["seed"]) == {"seed": 3}
+    assert Checkpoints(tmp_path / "none").latest(TRAINED) is None
+    assert Checkpoints(tmp_path / "none").begun(["seed"]) is None
 
 
 def test_any_copy_will_do_and_a_damaged_one_is_left(tmp_path, capsys):
     saved(tmp_path, 1, 2)
     newest = tmp_path / "checkpoint-00000001-00000002"
-    (newest / "part-00000").rename(newest / "part-00005")  # ranks were given out anew
-    assert weight_of(PartCheckpoints(tmp_path).latest(TRAINED)) == 102.0
-    file = newest / "part-00005" / "state.safetensors"
+    newest = newest.rename(f"{newest}-00005")  # ranks were given out anew
+    assert weight_of(Checkpoints(tmp_path).latest(TRAINED)) == 102.0
+    file = newest / "state.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
-    assert weight_of(PartCheckpoints(tmp_path).latest(TRAINED)) == 101.0
-    assert "part-00005: damaged or truncated; trying another copy" in capsys.readouterr().err
-    (tmp_path / "checkpoint-00000001-00000001/part-00000/checkpoint.json").unlink()
+    assert weight_of(Checkpoints(tmp_path).latest(TRAINED)) == 101.0
+    assert "00000002-00005: damaged or truncated; trying the one" in capsys.readouterr().err
+    (tmp_path / "checkpoint-00000001-00000001/checkpoint.json").unlink()
     with pytest.raises(RunError, match="every checkpoint is damaged"):
-        PartCheckpoints(tmp_path).latest(TRAINED)
+        Checkpoints(tmp_path).latest(TRAINED)
 
 
-def test_a_set_of_another_build_is_refused(tmp_path):
+def test_one_of_another_build_is_refused(tmp_path):
     saved(tmp_path, 1)
     with pytest.raises(RunError, match="is of another training \\(graph 'a', now 'b'\\)"):
-        PartCheckpoints(tmp_path).latest(TRAINED | {"graph": "b"})
+        Checkpoints(tmp_path).latest(TRAINED | {"graph": "b"})
 
 
-def test_a_full_disk_leaves_the_set_before(tmp_path, monkeypatch):
+def test_a_full_disk_leaves_the_copy_before(tmp_path, monkeypatch):
     checkpoints = saved(tmp_path, 1)
 
     def full(_):
@@ -338,7 +320,7 @@ def test_a_full_disk_leaves_the_set_before(tmp_path, monkeypatch):
     monkeypatch.setattr(atomic, "sync", full)
     with pytest.raises(RunError, match=r"No space left.*checkpoint-00000001-00000001 is intact"):
         checkpoints.save(state(2))
-    assert weight_of(PartCheckpoints(tmp_path).latest(TRAINED)) == 101.0
+    assert weight_of(Checkpoints(tmp_path).latest(TRAINED)) == 101.0
 
 
 def test_it_saves_when_it_is_time_and_when_asked(tmp_path):
@@ -351,8 +333,8 @@ def test_it_saves_when_it_is_time_and_when_asked(tmp_path):
     with pytest.raises(StoppedError, match="epoch 3, step 4"):
         checkpoints(state(4, epoch=2))
     assert len(list(tmp_path.glob("checkpoint-*"))) == 2
-    PartCheckpoints(tmp_path).begin(TRAINED)  # anew
-    assert list(tmp_path.iterdir()) == []
+    saved(tmp_path, 1)  # anew
+    assert names(tmp_path) == ["checkpoint-00000001-00000001"]
 
 
 def process(rank, folder):
@@ -363,18 +345,16 @@ def process(rank, folder):
     own = folder / f"host-{rank}"
     saved(own, 1)
     shared = saved(folder / "shared", 1, 2)
-    listed = sorted(one.name for one in (folder / "shared").glob("*/*"))
-    # A mark on one host alone, as if the others died before theirs; a lost disk on another.
-    checkpoints = PartCheckpoints(own)
+    listed = names(folder / "shared")
+    # The newest on one host alone, as if another died before it wrote; a lost disk on a third.
+    checkpoints = Checkpoints(own, every_host=True)
     checkpoints.begin(TRAINED, checkpoints.latest(TRAINED))
     checkpoints.save(state(2))
-    newest = own / "checkpoint-00000001-00000002"
-    if rank != 1:
-        (newest / COMPLETE).unlink()
+    if rank == 0:
+        shutil.rmtree(own / "checkpoint-00000001-00000002")
     if rank == 2:
-        for file in newest.glob("*/*"):
-            file.unlink()
-    found = weight_of(PartCheckpoints(own).latest(TRAINED))
+        shutil.rmtree(own)
+    found = weight_of(Checkpoints(own).latest(TRAINED))
     said = ""
     shared.folder = folder / ("file" if rank == 1 else "shared")
     (folder / "file").touch()
@@ -389,9 +369,8 @@ def process(rank, folder):
     late = saved(folder / "late")
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    with pytest.raises(RuntimeError):  # phase one does not end without the one that died
+    with pytest.raises(RuntimeError):  # nobody goes on without the one that died
         late.save(state(1))
-    assert not list((folder / "late").glob(f"*/{COMPLETE}"))
     os._exit(0)
 
 
@@ -403,11 +382,11 @@ def test_several_hosts(tmp_path):
         one.join(120)
     assert [one.exitcode for one in group] == [0, -signal.SIGKILL, 0]
     found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(3)]
-    copies = [COMPLETE, "part-00000", "part-00001", "part-00002"]
+    steps = [f"checkpoint-00000001-0000000{step}" for step in (1, 2)]
+    copies = [f"{step}{rank}" for step in steps for rank in ("", "-00001", "-00002")]
     for about in found:
-        assert sorted(set(about["listed"])) == copies
-        assert about["found"] == 102.0  # by the one host that has it complete
+        assert about["listed"] == copies
+        assert about["found"] == 102.0  # by the one host that has it
         assert "file" in about["said"]
         assert "could not be written" in about["said"]
-    assert COMPLETE in copies
-    assert [path.name for path in (tmp_path / "one-host").glob("*/part-*")] == ["part-00000"]
+    assert names(tmp_path / "one-host") == ["checkpoint-00000001-00000001"]

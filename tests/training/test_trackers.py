@@ -8,11 +8,12 @@ import sys
 import types
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from graphcl.errors import MissingExtraError, ParameterError
 from graphcl.estimator import GraphCL
 from graphcl.training.loop import EpochMetrics
-from graphcl.training.trackers import CsvLog, parse_trackers, tracked
+from graphcl.training.trackers import csv_log, parse_trackers, tensorboard_log, tracked
 from tests.conftest import random_graph
 
 
@@ -107,9 +108,10 @@ def test_a_service_that_fails_is_left_out(services, tmp_path, capsys, failing):
     assert len(rows(tmp_path / "epochs.csv")) == 3
 
 
-@pytest.mark.parametrize("name", ["mlflow", "wandb"])
-def test_a_service_that_is_not_installed(monkeypatch, tmp_path, name):
-    monkeypatch.setitem(sys.modules, name, None)
+@pytest.mark.parametrize("name", ["mlflow", "wandb", "tensorboard"])
+def test_a_tracker_that_is_not_installed(monkeypatch, tmp_path, name):
+    package = "torch.utils.tensorboard" if name == "tensorboard" else name
+    monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtraError, match=rf"graphcl\[{name}\]"):
         log((name,), tmp_path, [])
 
@@ -130,7 +132,7 @@ def test_a_csv_log_is_an_on_epoch_and_callbacks_see_the_model(tmp_path):
     def watch(number, metrics, same):
         seen.append((number, metrics.epoch, same is model, same.transform(graph).shape))
 
-    with CsvLog(tmp_path / "epochs.csv") as curve:
+    with csv_log(tmp_path / "epochs.csv") as curve:
         model.fit(graph, on_epoch=curve, callbacks=[watch, lambda *_: None])
     assert seen == [(n, n, True, (60, 8)) for n in (1, 2, 3)]
     assert [float(row["loss"]) for row in rows(tmp_path / "epochs.csv")] == [
@@ -157,3 +159,28 @@ def test_after_a_callback_the_encoder_trains_on():
 
     model.fit(graph, callbacks=[embed])
     assert modes == [True, True, True]
+
+
+def read(folder):
+    events = EventAccumulator(str(folder)).Reload()
+    return {
+        name: [(event.step, event.value) for event in events.Scalars(name)]
+        for name in events.Tags()["scalars"]
+    }
+
+
+def test_an_estimator_writes_its_curves(graph, recipe, tmp_path):
+    model = GraphCL(recipe, device="cpu")
+    with tensorboard_log(tmp_path) as log:
+        model.fit(graph, on_epoch=log)
+    scalars = read(tmp_path)
+    assert set(scalars) == {"train/loss", "train/gradient_norm", "train/mi_bound"}
+    for name, attribute in (("loss", "loss"), ("mi_bound", "mi_bound")):
+        expected = [(m.epoch, getattr(m, attribute)) for m in model.history_]
+        assert scalars[f"train/{name}"] == [(step, pytest.approx(v)) for step, v in expected]
+
+
+def test_no_bound_no_scalar(tmp_path):
+    with tensorboard_log(tmp_path) as log:
+        log(EpochMetrics(1, 2.0, 0.5, None, 0.1))
+    assert set(read(tmp_path)) == {"train/loss", "train/gradient_norm"}

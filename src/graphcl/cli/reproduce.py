@@ -60,8 +60,9 @@ def reproduce(
     """Reproduce the paper's tables and claims: ours, the paper's, and the difference.
 
     Rows are appended to OUT/TARGET.jsonl as runs finish, and the table is written to the same
-    folder as Markdown, CSV and a PNG. The same command continues where an earlier one stopped;
-    finished runs are not repeated. A dataset that is not on this machine is shown as absent.
+    folder as Markdown, CSV, LaTeX and a PNG. The same command continues where an earlier one
+    stopped; finished runs are not repeated. A dataset that is not on this machine is shown as
+    absent.
 
     Studies report test scores of the shipped recipes. These scores are not used to choose anything.
 

@@ -34,7 +34,7 @@ from graphcl.encoders.side_by_side import SideBySide
 from graphcl.errors import ParameterError
 from graphcl.graphs.relation import NODE, Key
 from graphcl.graphs.schema import EDGES, Direction
-from graphcl.kernels.adjacency import Adjacency, mean_pool, mean_pool_elu, mean_pool_rows
+from graphcl.kernels.adjacency import Adjacency, mean_pool, mean_pool_elu
 from graphcl.kernels.features import Features, linear, product
 
 GRAIN = 32768  # elements that PyTorch gives to a thread at least (at::internal::GRAIN_SIZE)
@@ -200,7 +200,7 @@ class Layer:
         for message in self.received:
             adjacency = message.along(relations)
             if adjacency is not None:
-                mean = mean_pool_rows(h[message.direction.sender], adjacency, rows)
+                mean = adjacency.pool_rows(h[message.direction.sender], rows)
                 vectors = message.edge_term(adjacency, rows)
                 mean = mean if vectors is None else mean + vectors
                 total = _add_product(total, mean, message.pooled)

@@ -28,7 +28,7 @@ from torch.nn.functional import elu
 from graphcl.encoders.layer import Layer, LayeredEncoder, Message, glorot
 from graphcl.encoders.paper import RowNorm
 from graphcl.encoders.side_by_side import SideBySide, divide_columns
-from graphcl.graphs.schema import Direction, Schema
+from graphcl.graphs.schema import Direction, RelationSchema, Schema
 from graphcl.settings import check_setting
 
 BASES = 4  # matrices that relations with few edges share in a layer
@@ -79,17 +79,17 @@ class TypedEncoder(LayeredEncoder):
             repeat_own=repeat_own,
         )
         self._types = {one.name: number for number, one in enumerate(schema.types)}
-        self._directions = [one for one in schema.directions() if self._edges_of(one)]
-        few = [one for one in self._directions if self._edges_of(one) < FEW_EDGES]
+        self._directions = [one for one in schema.directions() if self._relation(one).num_edges]
+        few = [one for one in self._directions if self._relation(one).num_edges < FEW_EDGES]
         self._shared = few if len(few) > BASES else []
         self.inputs = _matrices((one.num_features, widths[0]) for one in schema.types)
         shapes = list(pairwise([widths[0], *widths]))
         alone = [one for one in self._directions if one not in self._shared]
         self.pooled = nn.ModuleList(_matrices(shape for _ in alone) for shape in shapes)
         self.own = nn.ModuleList(_matrices(shape for _ in schema.types) for shape in shapes)
+        vectors = [self._relation(one).num_edge_features for one in self._directions]
         self.edges = nn.ModuleList(
-            _matrices((self._vectors_of(one), inputs) for one in self._with_vectors())
-            for inputs, _ in shapes
+            _matrices((width, inputs) for width in vectors if width) for inputs, _ in shapes
         )
         if self._shared:
             self.bases = nn.ModuleList(_matrices([shape] * BASES) for shape in shapes)
@@ -109,16 +109,8 @@ class TypedEncoder(LayeredEncoder):
             )
         self._widths = widths
 
-    def _edges_of(self, direction: Direction) -> int:
-        found = (one for one in self.schema.relations if one.key == direction.relation)
-        return next(found).num_edges
-
-    def _vectors_of(self, direction: Direction) -> int:
-        found = (one for one in self.schema.relations if one.key == direction.relation)
-        return next(found).num_edge_features
-
-    def _with_vectors(self) -> list[Direction]:
-        return [one for one in self._directions if self._vectors_of(one)]
+    def _relation(self, direction: Direction) -> RelationSchema:
+        return next(one for one in self.schema.relations if one.key == direction.relation)
 
     def part(self, node_type: str) -> SideBySide | None:
         """Returns what an embedding of a type holds; None: the result of the last layer alone."""
@@ -143,7 +135,7 @@ class TypedEncoder(LayeredEncoder):
         messages: dict[str, list[Message]] = {name: [] for name in self._types}
         for direction in self._directions:
             pooled = next(shared) if direction in self._shared else next(alone)
-            edges = next(vectors) if self._vectors_of(direction) else None
+            edges = next(vectors) if self._relation(direction).num_edge_features else None
             messages[direction.receiver].append(Message(pooled, direction, edges))
         normal: list[Any] = [None] * len(self._types)
         if activates and hasattr(self, "normalisations"):

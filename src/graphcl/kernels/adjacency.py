@@ -328,11 +328,6 @@ class Adjacency:
         return self.pattern.indices
 
     @property
-    def csr(self) -> Csr:
-        """The entries by receiver."""
-        return Csr(self.indptr, self.indices, self.entries)
-
-    @property
     def looped(self) -> _LoopedPattern:
         """The pattern of A + I, which never changes."""
         return self.pattern.looped
@@ -454,7 +449,11 @@ class Adjacency:
         return csr_matmul(looped.indptr, looped.indices, self._transposed_weight, h)
 
     def pool_rows(self, h: Tensor, rows: Tensor) -> Tensor:
-        """Returns some rows of Â h, on a CPU; differentiable."""
+        """Returns some rows of Â h, ``[len(rows), d]``, on a CPU; differentiable.
+
+        Its cost, forward and backward, is that of the entries of these rows. No gradient flows into
+        the weights.
+        """
         return cast("Tensor", _MeanPoolRows.apply(h, self, rows))  # type: ignore[no-untyped-call]
 
     @cached_property
@@ -474,7 +473,8 @@ class Adjacency:
         The node itself, within a type, counts with its self-weight and a vector of zeros.
         """
         assert self.features is not None
-        csr, weight, inverse = self.csr, self.weight, self.inverse_degree
+        csr = Csr(self.indptr, self.indices, self.entries)
+        weight, inverse = self.weight, self.inverse_degree
         if rows is not None:
             places = Csr(self.indptr, self.indices).rows(rows)[0].entries
             csr, weight, inverse = csr.rows(rows)[0], weight[places], inverse[rows]
@@ -541,19 +541,6 @@ class _MeanPoolRows(torch.autograd.Function):
         counts = torch.bincount(indices, minlength=ctx.num_nodes)
         indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
         return csr_matmul(indptr, of_entry[order], values[order], grad), None, None
-
-
-def mean_pool_rows(h: Tensor, adjacency: Adjacency, rows: Tensor) -> Tensor:
-    r"""Returns some rows of :math:`\hat A H`, ``[len(rows), d]``, on a CPU.
-
-    Its cost, forward and backward, is that of the entries of these rows.
-
-    Args:
-        h: the senders' rows, ``[senders, d]``.
-        adjacency: no gradient flows into its weights.
-        rows: numbers of receivers.
-    """
-    return adjacency.pool_rows(h, rows)
 
 
 def mean_pool_elu(h: Tensor, adjacency: Adjacency) -> Tensor:

@@ -3,6 +3,8 @@ r"""What is done to each column of a feature table while its rows are read.
 A value x of column c becomes :math:`\mathrm{clip}((g(x) - s_c) \cdot f_c)`. For a column of words g
 divides by the sum of the row's words; for a column with a heavy tail
 :math:`g(x) = \mathrm{sign}(x) \log(1 + |x| / u_c)`; for others g leaves x as it is.
+
+`row_of` and `as_float` read stored rows and numbers inside compiled loops.
 """
 
 from dataclasses import dataclass
@@ -10,11 +12,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
+from numba import njit, types
 from numba.extending import overload
 from torch import Tensor
-
-from graphcl.kernels.floats import as_float
 
 Arrays = tuple[Any, ...]
 
@@ -80,6 +80,36 @@ class ColumnTransform:
         """Returns what `row_of` takes for a table: how it is stored, then how it is transformed."""
         parts = (part.numpy() for part in vars(self).values())
         return (values, scale, row_divisor, word_divisor, *parts)
+
+
+def as_float(value: Any) -> Any:
+    """Returns a stored value as float32; in compiled loops only."""
+    raise NotImplementedError
+
+
+@overload(as_float, inline="always")
+def _as_float(value: Any) -> Any:
+    if value == types.uint16:
+        return _half
+    return _single
+
+
+def _single(value: Any) -> Any:
+    return np.float32(value)
+
+
+@njit(inline="always")
+def _half_bits(value):  # type: ignore[no-untyped-def]
+    # With exponent and fraction at their positions in float32, the bits stand for 2^-112 times the
+    # number, also for subnormals. Unlike the CPU's own conversion, this vectorises everywhere.
+    bits = np.uint32(value)
+    sign = np.uint32((bits & np.uint32(0x8000)) << np.uint32(16))
+    rest = np.uint32((bits & np.uint32(0x7FFF)) << np.uint32(13))
+    return np.uint32(sign | rest).view(np.float32) * np.float32(2.0**112)
+
+
+def _half(value: Any) -> Any:
+    return _half_bits(value)
 
 
 def row_of(table: Any, row: Any, buffer: Any) -> Any:

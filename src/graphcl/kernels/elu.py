@@ -40,27 +40,6 @@ def elu_(h: Tensor) -> Tensor:
     return h
 
 
-class _EluInPlace(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, h: Tensor) -> Tensor:
-        elu_(h)
-        ctx.mark_dirty(h)
-        ctx.save_for_backward(h)
-        return h
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (h,) = ctx.saved_tensors
-        # From the result: σ' = σ + 1 below zero.
-        return torch.ops.aten.elu_backward(grad, 1.0, 1.0, 1.0, True, h)  # type: ignore[no-any-return]
-
-
-def elu_in_place(h: Tensor) -> Tensor:
-    """Replaces the values of `h`, which nothing else may need, by their ELU; differentiable."""
-    return cast("Tensor", _EluInPlace.apply(h))  # type: ignore[no-untyped-call]
-
-
 def pooled_elu(inputs: Tensor, weight: Tensor, child_weights: Tensor) -> Tensor:
     """Returns the module's p, ``[parents, dim]``; differentiable with respect to `weight` only.
 

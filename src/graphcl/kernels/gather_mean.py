@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from graphcl.kernels.buffers import block_height
-from graphcl.kernels.columns import row_of
+from graphcl.kernels.columns import as_float, row_of
 from graphcl.kernels.counter import (
     HALVES,
     Draws,
@@ -31,7 +31,6 @@ from graphcl.kernels.counter import (
     kept,
     threshold,
 )
-from graphcl.kernels.floats import as_float
 from graphcl.kernels.parallel import parallel, prange
 from graphcl.kernels.stored_features import StoredFeatures
 

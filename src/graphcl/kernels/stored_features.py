@@ -16,8 +16,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from graphcl.kernels.columns import ColumnTransform, row_of
-from graphcl.kernels.floats import as_float
+from graphcl.kernels.columns import ColumnTransform, as_float, row_of
 from graphcl.kernels.parallel import parallel, prange, serial
 
 _BLOCK_ELEMENTS = 1 << 23  # converted at a time: 32 MB

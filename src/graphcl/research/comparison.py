@@ -13,23 +13,12 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from graphcl.errors import GraphError, ParameterError, counted
 from graphcl.evaluation.splits import METRICS, compare_probe
 from graphcl.graphs.graph import Graph
-from graphcl.research.output import (
-    COLOURS,
-    MARKERS,
-    Report,
-    finish,
-    latex_table,
-    latex_text,
-    markdown_table,
-    new_figure,
-    terminal_table,
-)
+from graphcl.research.output import Report, Table, failure_text, plot, runs_text
 from graphcl.research.rows import (
     Job,
     Progress,
@@ -146,9 +135,9 @@ def _trained_and_scored(
     about: Row, system: System, graph: Graph, *, seed: int, device: torch.device
 ) -> Scoring:
     trial = train_method(system, graph, seed=seed, device=device)
-    row = trial.to_json() | about
+    row = trial.row | about
     if trial.embeddings is None:
-        return Scoring((row | {"failed": trial.failed or "no embeddings"},))
+        return Scoring(({"failed": "no embeddings"} | row,))
     began = time.perf_counter()
     try:
         scores: Row = asdict(compare_probe(trial.embeddings, graph, device=device))
@@ -284,150 +273,84 @@ def _cell(graph: str, system: str, rows: list[Row]) -> Score:
 
 def comparison_report(rows: Sequence[Row], systems: Sequence[str] = ()) -> Report:
     """Returns a comparison's rows as `graphcl compare` shows and writes them."""
-    summary = summarise_rows(rows, systems)
-    scored = any(cell.mean is not None for cell in summary.cells)
+    return report_of(summarise_rows(rows, systems))
+
+
+def report_of(summary: Summary) -> Report:
+    """Returns a comparison as it is shown and written."""
     cells = [asdict(cell) for cell in summary.cells]
     overall = [asdict(one) for one in summary.overall]
+    scored = any(cell.mean is not None for cell in summary.cells)
     return Report(
         NAME,
         {"cells": cells, "overall": overall, "common": list(summary.common)},
-        terminal=lambda width: terminal(summary, width=width),
-        markdown=markdown(summary, picture=f"{NAME}.png" if scored else ""),
+        tables=[table(summary)],
+        notes=footnotes(summary),
         lines=cells,
-        latex=latex(summary),
         draw=partial(draw, summary) if scored else None,
     )
 
 
-def markdown(summary: Summary, *, picture: str = "") -> str:
-    """Returns the table with its footnotes, and the picture if there is one."""
-    columns, lines = _lines(summary, bold="**{}**")
-    parts = [f"![Score per graph and system]({picture})"] if picture else []
-    return "\n\n".join([*parts, markdown_table(columns, lines), *footnotes(summary)]) + "\n"
-
-
-def terminal(summary: Summary, *, width: int | None = None) -> str:
-    """Returns the table for a terminal: a line per system, as there may be many graphs."""
-    lines = []
-    for one in summary.overall:
-        losses = "–" if one.losses is None else str(one.losses)
-        lines.append([one.system, "", _percent(one.mean), f"{100 * one.distance:.1f}", losses])
-    overall = terminal_table(
-        f"{counted(len(summary.common), 'graph')} that every system was scored on",
-        ("System", "", "Mean", "Distance to the best", "Over a point below raw"),
-        lines,
-        width=width,
-    )
-    columns, each = _lines(summary, bold="{}")
-    lines = each[: len(summary.graphs)]
-    table = terminal_table("Score, %", columns, lines, width=width)
-    return "\n".join([table, *([overall] if summary.overall else []), *footnotes(summary)])
-
-
-def latex(summary: Summary) -> str:
-    """Returns a `tabular` in the style of the package booktabs."""
-    columns, lines = _lines(summary, bold=r"\textbf{{{}}}", escape=latex_text)
-    return latex_table(columns, lines, rule_after=len(summary.graphs))
-
-
 def footnotes(summary: Summary) -> list[str]:
     """Returns how to read the table, and every failure."""
-    count = len(summary.common)
-    spread = sorted({cell.runs for cell in summary.cells if cell.runs and not cell.identical})
-    runs = ""
-    if spread:
-        count_text = "–".join(str(value) for value in dict.fromkeys((spread[0], spread[-1])))
-        runs = f" ({count_text} {'run' if spread[-1] == 1 else 'runs'})"
-    notes = [
+    runs = runs_text([cell.runs for cell in summary.cells if cell.runs and not cell.identical])
+    count = counted(len(summary.common), "graph")
+    return [
         f"In %: mean over runs{runs}, each a mean over the graph's splits, ± sample standard "
         "deviation over runs. Logistic regression on frozen embeddings, the same for all systems, "
         "its strength chosen on validation nodes. The best of each graph is bold.",
-        f"The last lines are over the {counted(count, 'graph')} that every system was scored on.",
+        f"The last lines are over the {count} that every system was scored on.",
+        *(failure_text(f"{c.system} on {c.graph}", c) for c in summary.cells if c.failed),
     ]
-    failed = [cell for cell in summary.cells if cell.failed]
-    for cell in failed:
-        of = cell.failed + cell.runs
-        notes.append(
-            f"{cell.system} on {cell.graph}: {cell.failed} of {counted(of, 'run')} failed "
-            f"({cell.reason})."
-        )
-    return notes
 
 
-def _lines(
-    summary: Summary, *, bold: str, escape: Any = lambda text: text
-) -> tuple[list[str], list[list[str]]]:
-    """Returns columns, and lines: one per graph, then the three of `Overall`."""
+def table(summary: Summary) -> Table:
+    """Returns a line per graph, the best score of each in bold, then the three of `Overall`."""
     lines = []
     for graph in summary.graphs:
         cells = [summary.cell(graph, system) for system in summary.systems]
-        means = [cell.mean for cell in cells if cell.mean is not None]
+        best = max((cell.mean for cell in cells if cell.mean is not None), default=None)
         metric = next((METRICS.get(cell.metric, cell.metric) for cell in cells if cell.metric), "–")
-        line = [escape(graph), escape(metric)]
-        for cell in cells:
-            best = bool(means) and cell.mean == max(means)
-            shown = escape(_score(cell))
-            line.append(bold.format(shown) if best else shown)
-        lines.append(line)
-    if summary.overall:
-        lines.append([MEAN, "", *(_percent(one.mean) for one in summary.overall)])
-        lines.append([DISTANCE, "", *(f"{100 * one.distance:.1f}" for one in summary.overall)])
-        losses = ["–" if one.losses is None else str(one.losses) for one in summary.overall]
-        lines.append(
-            [
-                LOSSES,
-                "",
-                *(
-                    "–" if one.system == RAW else text
-                    for one, text in zip(summary.overall, losses, strict=True)
-                ),
-            ]
-        )
-    return ["Graph", "Score", *summary.systems], lines
+        scores = [
+            f"**{_score(cell)}**" if best is not None and cell.mean == best else _score(cell)
+            for cell in cells
+        ]
+        lines.append([graph, metric, *scores])
+    overall = summary.overall
+    if overall:
+        losses = [
+            "–" if one.losses is None or one.system == RAW else str(one.losses) for one in overall
+        ]
+        lines += [
+            [MEAN, "", *(f"{100 * one.mean:.1f}" for one in overall)],
+            [DISTANCE, "", *(f"{100 * one.distance:.1f}" for one in overall)],
+            [LOSSES, "", *losses],
+        ]
+    return Table(["Graph", "Score", *summary.systems], lines)
 
 
 def _score(cell: Score) -> str:
     if cell.mean is None:
         return "failed" if cell.failed else "–"
     spread = f" ± {100 * cell.std:.1f}" if cell.std is not None else ""
-    return f"{_percent(cell.mean)}{spread}"
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f}"
+    return f"{100 * cell.mean:.1f}{spread}"
 
 
 def draw(summary: Summary) -> Any:
     """Draws the score of each system on each graph, and its mean distance to the best."""
-    graphs, systems = summary.graphs[::-1], summary.systems
-    figure, (left, right) = new_figure(12, 1.6 + 0.3 * max(len(graphs), len(systems)), 2)
-    for place, system in enumerate(systems):
-        cells = [summary.cell(graph, system) for graph in graphs]
-        shown = [(100 * c.mean, line) for line, c in enumerate(cells) if c.mean is not None]
-        if not shown:
-            continue
-        x, y = zip(*shown, strict=True)
-        marker = MARKERS[(place + place // len(COLOURS)) % len(MARKERS)]
-        style = {"color": COLOURS[place % len(COLOURS)], "marker": marker, "s": 28, "alpha": 0.85}
-        left.scatter(x, y, label=system, **style)
-    left.set(xlabel="score, %", yticks=np.arange(len(graphs)), title="Each graph")
-    left.set_yticklabels(graphs)
-    finish(left)
-    ordered = sorted(summary.overall, key=lambda one: -one.distance)
-    places = np.arange(len(ordered))
-    colours = [COLOURS[systems.index(one.system) % len(COLOURS)] for one in ordered]
-    right.barh(places, [100 * one.distance for one in ordered], color=colours)
-    right.set(xlabel="mean distance to the best, points", yticks=places)
-    right.set(
-        title=f"All of {counted(len(summary.common), 'graph')} that every system was scored on"
-    )
-    right.set_yticklabels([one.system for one in ordered])
-    finish(right)
-    figure.legend(
-        *left.get_legend_handles_labels(),
-        loc="outside lower center",
-        ncols=5,
-        frameon=False,
-        fontsize=8,
-    )
-    return figure
+    scores = [(c.graph, c.system, c.mean, c.std, "Each graph: score, %") for c in summary.cells]
+    scores += [
+        (one.system, one.system, one.distance, None, f"{DISTANCE}, points")
+        for one in summary.overall
+    ]
+    lines: list[Row] = [
+        {
+            "x": x,
+            "system": system,
+            "mean": mean and 100 * mean,
+            "std": std and 100 * std,
+            "panel": panel,
+        }
+        for x, system, mean, std, panel in scores
+    ]
+    return plot(lines, x="x", by="system", panel="panel")

@@ -5,23 +5,32 @@ Pictures have colours that colour-blind readers can tell apart.
 
 import csv
 import io
+import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from graphcl.datasets import CATALOGUE
-from graphcl.errors import MissingExtraError
+from graphcl.errors import MissingExtraError, counted, import_extra
 from graphcl.files.atomic import whole_file, write_whole
-from graphcl.research.rows import Row, number, text
+from graphcl.research.rows import Row, text
 
 # Paul Tol's bright scheme; markers differ too, so that colour is never the only difference.
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#66ccee", "#ccbb44", "#bbbbbb")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+
+
+class Table(NamedTuple):
+    """A table of texts; what stands out in it is between asterisks, as in Markdown."""
+
+    columns: Sequence[str]
+    lines: Sequence[Sequence[str]]
+    title: str = ""
 
 
 @dataclass(frozen=True)
@@ -31,20 +40,34 @@ class Report:
     Attributes:
         name: of its files, without the extension.
         about: its numbers, as JSON has them.
-        terminal: returns its text for a terminal of so many columns; None if there is none.
-        markdown: its page.
+        tables: what it shows.
+        notes: what stands below the tables.
         lines: its lines as CSV has them.
-        latex: its `tabular`; empty if there is none.
+        claim: what stands above the tables on its page.
         draw: returns its picture; None if there is nothing to draw.
+        narrow: the tables as a terminal shows them; None if these are the same.
     """
 
     name: str
     about: Mapping[str, object]
-    terminal: Callable[[int | None], str]
-    markdown: str
+    tables: Sequence[Table]
+    notes: Sequence[str]
     lines: Sequence[Mapping[str, object]]
-    latex: str = ""
+    claim: str = ""
     draw: Callable[[], Any] | None = None
+    narrow: Sequence[Table] | None = None
+
+    @property
+    def markdown(self) -> str:
+        """Its page."""
+        picture = f"![{self.name}]({self.name}.png)" if self.draw else ""
+        parts = [self.claim, picture, *(markdown_table(*one) for one in self.tables), *self.notes]
+        return "\n\n".join(filter(None, parts)) + "\n"
+
+    def terminal(self, width: int | None = None) -> str:
+        """Returns its text for a terminal of so many columns."""
+        tables = self.tables if self.narrow is None else self.narrow
+        return "\n".join([*(terminal_table(*one, width=width) for one in tables), *self.notes])
 
     def write(self, folder: Path) -> dict[str, str]:
         """Writes Markdown, CSV, LaTeX and a PNG, each atomically, and returns their paths.
@@ -53,12 +76,13 @@ class Report:
         """
         folder.mkdir(parents=True, exist_ok=True)
         written = {}
-        texts = {"markdown": self.markdown, "csv": csv_text(self.lines), "latex": self.latex}
-        for kind, ending in (("markdown", "md"), ("csv", "csv"), ("latex", "tex")):
-            if texts[kind] or kind != "latex":
-                path = folder / f"{self.name}.{ending}"
-                write_whole(path, texts[kind])
-                written[kind] = str(path)
+        for kind, ending, content in (
+            ("markdown", "md", self.markdown),
+            ("csv", "csv", csv_text(self.lines)),
+            ("latex", "tex", "\n".join(latex_table(*one) for one in self.tables)),
+        ):
+            written[kind] = str(folder / f"{self.name}.{ending}")
+            write_whole(Path(written[kind]), content)
         if self.draw is not None:
             path = folder / f"{self.name}.png"
             try:
@@ -76,21 +100,22 @@ class Report:
         return {**self.about, "files": files}, f"{self.terminal(width)}\n{listed}"
 
 
-def markdown_table(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+def markdown_table(columns: Sequence[str], lines: Sequence[Sequence[str]], title: str = "") -> str:
     """Returns a Markdown table."""
     rows = [columns, ["---"] * len(columns), *lines]
-    return "\n".join(f"| {' | '.join(row)} |".replace("|  |", "| |") for row in rows)
+    table = "\n".join(f"| {' | '.join(row)} |".replace("|  |", "| |") for row in rows)
+    return f"**{title}**\n\n{table}" if title else table
 
 
-def latex_table(columns: Sequence[str], lines: Sequence[Sequence[str]], *, rule_after: int) -> str:
-    """Returns a `tabular` in the style of booktabs, with a rule after so many lines."""
-    body = [" & ".join(line) + r" \\" for line in lines]
-    body.insert(rule_after, r"\midrule")
+def latex_table(columns: Sequence[str], lines: Sequence[Sequence[str]], title: str = "") -> str:
+    """Returns a `tabular` in the style of booktabs."""
+    head, *body = (" & ".join(map(latex_text, line)) + r" \\" for line in (columns, *lines))
     return "\n".join(
         [
+            *([f"% {title}"] if title else []),
             rf"\begin{{tabular}}{{ll{'r' * (len(columns) - 2)}}}",
             r"\toprule",
-            " & ".join(map(latex_text, columns)) + r" \\",
+            head,
             r"\midrule",
             *body,
             r"\bottomrule",
@@ -104,7 +129,7 @@ def latex_text(text: str) -> str:
     """Returns text with the characters escaped that LaTeX would read as commands."""
     for character in "&%$#_{}":
         text = text.replace(character, f"\\{character}")
-    return text.replace("±", r"$\pm$")
+    return re.sub(r"\*\*(.+?)\*\*", r"\\textbf{\1}", text).replace("±", r"$\pm$")
 
 
 def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
@@ -118,9 +143,9 @@ def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
 
 
 def terminal_table(
-    title: str,
     columns: Sequence[str],
-    lines: Sequence[Sequence[object]],
+    lines: Sequence[Sequence[str]],
+    title: str = "",
     *,
     width: int | None = None,
 ) -> str:
@@ -133,11 +158,25 @@ def terminal_table(
     for place, column in enumerate(columns):
         table.add_column(column, justify="left" if place < 2 else "right")
     for line in lines:
-        table.add_row(*(str(value) for value in line))
+        table.add_row(*(value.replace("**", "") for value in line))
     console = Console(width=width or 160, file=io.StringIO())
     with console.capture() as captured:
         console.print(table)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def runs_text(counts: Sequence[int]) -> str:
+    """Returns how many runs there were, in brackets; nothing if there was none."""
+    if not counts:
+        return ""
+    span = " to ".join(str(count) for count in sorted({min(counts), max(counts)}))
+    return f" ({span} {'run' if max(counts) == 1 else 'runs'})"
+
+
+def failure_text(name: str, cell: Any) -> str:
+    """Says how many runs of a cell failed, and why the most of them did."""
+    of = counted(cell.failed + cell.runs, "run")
+    return f"{name}: {cell.failed} of {of} failed ({cell.reason})."
 
 
 def new_figure(
@@ -148,13 +187,8 @@ def new_figure(
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("a plot", "plot") from error
-    figure = Figure(figsize=(width, height), facecolor="white", layout="constrained")
-    FigureCanvasAgg(figure)
+    matplotlib = import_extra("matplotlib.figure", "a plot", "plot")
+    figure = matplotlib.Figure(figsize=(width, height), facecolor="white", layout="constrained")
     axes = figure.subplots(lines, panels // lines, squeeze=False).flat
     return figure, list(axes)
 
@@ -165,77 +199,44 @@ def save(figure: Any, path: Path) -> None:
         figure.savefig(staging, dpi=110, format="png", metadata={"Software": None})
 
 
-def plot_lines(
-    lines: Sequence[Row],
-    *,
-    x: str,
-    by: str,
-    xlabel: str,
-    ylabel: str,
-    log: bool = False,
-    titles: dict[str, str] | None = None,
-    panel: str | None = None,
-) -> Any:
-    """Draws the lines of `averages`: means over `x` with a band of one deviation.
+def plot(lines: Sequence[Row], *, x: str, by: str, panel: str, **settings: str) -> Any:
+    """Draws the column ``mean`` of `lines` over the column `x`, with a band of one deviation.
 
-    Each value of the column `by` gets a line, and each value of `panel`, if given, a panel. The
-    legend names the values of `by` as in `titles`; `log` makes the x axis logarithmic.
+    Each value of the column `by` gets a curve, and each value of `panel` a panel. Where `x` holds
+    names, they stand from top to bottom, and means are points with error bars. `settings` are
+    those of matplotlib's axes, such as ``xlabel`` and ``xscale``.
     """
-    panels = list(dict.fromkeys(text(line, panel) for line in lines)) if panel else [None]
-    figure, axes = new_figure(4.6 * len(panels) + 0.6, 3.8, len(panels))
-    kinds = list(dict.fromkeys(text(line, by) for line in lines))
+    lines = [line for line in lines if line["mean"] is not None]
+    panels, kinds = (list(dict.fromkeys(text(line, key) for line in lines)) for key in (panel, by))
+    names = any(isinstance(line[x], str) for line in lines)
+    places = max(len({line[x] for line in lines if line[panel] == one}) for one in panels)
+    height = 1.6 + 0.3 * places if names else 3.8
+    figure, axes = new_figure(4.6 * len(panels) + 0.6, height, len(panels))
     for axis, one in zip(axes, panels, strict=True):
         for index, kind in enumerate(kinds):
-            found = [
-                line
-                for line in lines
-                if line[by] == kind
-                and line["mean"] is not None
-                and (panel is None or line[panel] == one)
-            ]
-            style = {"color": COLOURS[index % 7], "marker": MARKERS[index % 7]}
-            places = [line[x] for line in found]
+            found = [line for line in lines if (line[by], line[panel]) == (kind, one)]
+            colour = COLOURS[index % 7]
+            marker = MARKERS[(index + index // 7) % 7]
+            style = {"color": colour, "marker": marker, "markersize": 5, "label": kind}
+            at = [line[x] for line in found]
             mean = np.array([line["mean"] for line in found])
             std = np.array([line["std"] or 0.0 for line in found])
-            axis.plot(places, mean, label=(titles or {}).get(kind, kind), markersize=5, **style)
-            axis.fill_between(places, mean - std, mean + std, color=style["color"], alpha=0.15)
-        axis.set(xlabel=xlabel, ylabel=ylabel, xscale="log" if log else "linear")
-        if one is not None:
-            axis.set_title(one)
+            if names:
+                axis.errorbar(mean, at, xerr=std, linestyle="none", capsize=2, **style)
+            else:
+                axis.plot(at, mean, markevery=1 + len(at) // 12, **style)
+                axis.fill_between(at, mean - std, mean + std, color=colour, alpha=0.15)
+        axis.set(title=title_of(one), **settings)
+        if names:
+            axis.invert_yaxis()
         finish(axis)
-    axes[0].legend(frameon=False, fontsize=9)
-    return figure
-
-
-def plot_grid(lines: Sequence[Row], *, x: str, y: str, by: str, xlabel: str, ylabel: str) -> Any:
-    """Draws a heat map per value of `by`, with the mean written in every cell."""
-    kinds = list(dict.fromkeys(text(line, by) for line in lines))
-    figure, axes = new_figure(5.2 * len(kinds) + 0.4, 4.6, len(kinds))
-    for axis, kind in zip(axes, kinds, strict=True):
-        found = [line for line in lines if line[by] == kind]
-        columns, rows = (sorted({number(line, name) for line in found}) for name in (x, y))
-        grid = np.full((len(rows), len(columns)), np.nan)
-        for line in found:
-            if line["mean"] is not None:
-                place = rows.index(number(line, y)), columns.index(number(line, x))
-                grid[place] = line["mean"]
-        image = axis.imshow(grid, origin="lower", aspect="auto", cmap="cividis")
-        # Dark cells have low values: their text is white.
-        middle = np.nanmean([np.nanmin(grid), np.nanmax(grid)]) if found else 0.0
-        for (row, column), value in np.ndenumerate(grid):
-            shown, colour = (
-                ("–", "black")
-                if np.isnan(value)
-                else (
-                    f"{value:.1f}" if value > 1 else f"{value:.3f}",
-                    "white" if value < middle else "black",
-                )
-            )
-            axis.text(column, row, shown, ha="center", va="center", color=colour, fontsize=7)
-        axis.set_xticks(range(len(columns)), [f"{value:g}" for value in columns])
-        axis.set_yticks(range(len(rows)), [f"{value:g}" for value in rows])
-        axis.set(xlabel=xlabel, ylabel=ylabel, title=title_of(kind))
-        figure.colorbar(image, ax=axis)
+    figure.legend(
+        *axes[0].get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=max(1, 60 * len(panels) // (6 + max(map(len, kinds)))),  # as many as fit
+        frameon=False,
+        fontsize=8,
+    )
     return figure
 
 

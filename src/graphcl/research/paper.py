@@ -5,14 +5,13 @@ Table 1 are the datasets, Table 2 the systems on them; `graphcl.research.studies
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from graphcl.datasets import CATALOGUE, FIGURES, figures, load_dataset
 from graphcl.errors import DatasetError, ParameterError, option, suggestion
 from graphcl.graphs.collection import GraphCollection
-from graphcl.research.output import Report, markdown_table, terminal_table
+from graphcl.research.output import Report, Table
 from graphcl.research.rows import Job, Json, Progress, Row, Scoring, execute, key_of, latest
 from graphcl.research.studies import STUDIES
 from graphcl.research.studies.study import Experiment, Plan
@@ -47,30 +46,19 @@ def table_1(datasets: Sequence[str]) -> list[dict[str, Any]]:
     return found
 
 
-def table_1_report(datasets: Sequence[str]) -> Report:
+def table_1_report(rows: Sequence[Mapping[str, Any]]) -> Report:
     """Returns Table 1 with the paper's numbers and ours."""
-    rows = table_1(datasets)
-    lines = [_table_1_line(row) for row in rows]
     return Report(
         "table1",
         {"datasets": rows},
-        terminal=partial(_table_1_terminal, lines),
-        markdown=table_1_markdown(rows),
+        tables=[Table(TABLE_1_COLUMNS, [_table_1_line(row) for row in rows])],
+        notes=[],
         lines=[
             {"dataset": row["dataset"], "figures": who, **(row[who] or {})}
             for row in rows
             for who in ("paper", "ours")
         ],
     )
-
-
-def table_1_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Returns the page of Table 1."""
-    return markdown_table(TABLE_1_COLUMNS, [_table_1_line(row) for row in rows]) + "\n"
-
-
-def _table_1_terminal(lines: Sequence[Sequence[str]], width: int | None) -> str:
-    return terminal_table("Table 1: ours (paper's)", TABLE_1_COLUMNS, lines, width=width)
 
 
 def _table_1_line(row: Mapping[str, Any]) -> list[str]:
@@ -113,7 +101,7 @@ def reproduce(
         ParameterError: a setting is one that no system has, or has an invalid value.
     """
     if name == "table1":
-        return table_1_report(plan.datasets or tuple(CATALOGUE))
+        return table_1_report(table_1(plan.datasets or tuple(CATALOGUE)))
     experiment = STUDIES.get(name, TABLE_2)
     wanted, chosen = plan.datasets, plan.datasets or experiment.datasets
     here, absent = present(chosen if experiment.datasets else ())
@@ -203,7 +191,7 @@ def _job(method: str, dataset: str, seed: int, plan: Plan) -> Job:
     def run() -> Iterable[Scoring]:
         data, device = cached_dataset(dataset), plan.device
         trial = train_method(method, data, dataset, seed=seed, device=device, settings=changed)
-        row = trial.to_json() | about
+        row = trial.row | about
         if isinstance(data, GraphCollection) and data.note:
             row["note"] = data.note
         yield scoring_of(row, trial, data, device=device, probe_steps=plan.probe_steps)

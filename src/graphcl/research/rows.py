@@ -16,13 +16,13 @@ import platform
 import signal
 import statistics
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ParamSpec, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 import torch
 from threadpoolctl import threadpool_limits
@@ -38,27 +38,24 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 def number(row: Mapping[str, Json], column: str) -> float:
     """Returns a column that holds a number; anything else, or nothing, is a `RunError`."""
-    value = row.get(column)
-    if not isinstance(value, int | float):
-        raise RunError(f"a row of results has no number in {column!r}: {value!r}")
-    return value
+    return cast("float", _value(row, column, "number", int | float))
 
 
 def numbers(row: Mapping[str, Json], column: str) -> list[float]:
     """Returns a column that holds a list of numbers; anything else, or nothing, is a `RunError`."""
-    values = row.get(column)
-    if isinstance(values, Sequence):
-        found = [value for value in values if isinstance(value, int | float)]
-        if len(found) == len(values):
-            return found
-    raise RunError(f"a row of results has no numbers in {column!r}: {values!r}")
+    values = cast("list[Json]", _value(row, column, "list", list))
+    return [number({column: value}, column) for value in values]
 
 
 def text(row: Mapping[str, Json], column: str) -> str:
     """Returns a column that holds text; anything else, or nothing, is a `RunError`."""
+    return cast("str", _value(row, column, "text", str))
+
+
+def _value(row: Mapping[str, Json], column: str, what: str, kind: Any) -> Any:
     value = row.get(column)
-    if not isinstance(value, str):
-        raise RunError(f"a row of results has no text in {column!r}: {value!r}")
+    if not isinstance(value, kind):
+        raise RunError(f"a row of results has no {what} in {column!r}: {value!r}")
     return value
 
 
@@ -125,8 +122,6 @@ def provenance(device: torch.device) -> Row:
 
 
 Key = tuple[object, ...]
-_Arguments = ParamSpec("_Arguments")
-_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -211,19 +206,21 @@ def execute(
     found = {key_of(row, columns): row for row in read(path) if "failed" not in row}
     open_jobs = [job for job in jobs if any(key_of(one, columns) not in found for one in job.about)]
     session = _Session(path, columns, provenance(device), found)
-    clock = _Clock(open_jobs)
-    try:
-        with scoring_pool(workers) as pool:
-            for job in open_jobs:
-                if clock.elapsed > budget:
+    began, elapsed, total = time.perf_counter(), 0.0, len(open_jobs)
+    with scoring_pool(workers) as pool:
+        try:
+            for done, job in enumerate(open_jobs, 1):
+                if elapsed > budget:
                     break
                 session.start(job, pool)
                 session.collect(at_most=2 * workers)  # bounds the embeddings held in memory
-                on_progress(clock.tick(job, session.failed))
-            session.collect(at_most=0)
-    except KeyboardInterrupt:
-        session.collect_finished()
-        raise
+                elapsed = time.perf_counter() - began
+                remaining = elapsed / done * (total - done)
+                on_progress(Progress(done, total, job.label, elapsed, remaining, session.failed))
+        except KeyboardInterrupt:
+            session.collect(at_most=2 * workers + 1)  # what is finished, without waiting
+            raise
+        session.collect(at_most=0)
     wanted = [key_of(one, columns) for job in jobs for one in job.about]
     return [session.found[key] for key in wanted if key in session.found]
 
@@ -260,17 +257,11 @@ class _Session:
         while self._pending and (len(self._pending) > at_most or self._pending[0][1].done()):
             known, future = self._pending[0]
             try:
-                self._keep(_joined(known, future.result()))
+                scored = zip(known, future.result(), strict=True)
+                self._keep([row | scores for row, scores in scored])
             except Exception as error:
                 self._keep([row | {"failed": reason(error)} for row in known])
             self._pending.popleft()
-
-    def collect_finished(self) -> None:
-        """Keeps the rows whose scoring has ended, without waiting for the others."""
-        for known, future in self._pending:
-            if future.done() and not future.cancelled() and future.exception() is None:
-                self._keep(_joined(known, future.result()))
-        self._pending.clear()
 
     def _keep(self, new: Iterable[Row]) -> None:
         for one in new:
@@ -284,42 +275,6 @@ class _Session:
             append(self._path, row)
 
 
-def _joined(known: Sequence[Row], scores: Sequence[Row]) -> list[Row]:
-    return [row | score for row, score in zip(known, scores, strict=True)]
-
-
-class _Clock:
-    """Estimates the remaining time: a job takes as long as earlier jobs with its label took.
-
-    A label without a finished job counts with the average of all finished jobs.
-    """
-
-    def __init__(self, jobs: Sequence[Job]) -> None:
-        self._left = Counter(job.label for job in jobs)
-        self._total, self._done = len(jobs), 0
-        self._began = self._last = time.perf_counter()
-        self._seconds: dict[str, list[float]] = {}
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds from the start to the end of the last job."""
-        return self._last - self._began
-
-    def tick(self, job: Job, failed: int) -> Progress:
-        """Counts a job that has just ended."""
-        now = time.perf_counter()
-        self._seconds.setdefault(job.label, []).append(now - self._last)
-        self._last, self._done = now, self._done + 1
-        self._left[job.label] -= 1
-        elapsed = now - self._began
-        typical = elapsed / self._done
-        remaining = 0.0
-        for label, count in self._left.items():
-            durations = self._seconds.get(label)
-            remaining += count * (sum(durations) / len(durations) if durations else typical)
-        return Progress(self._done, self._total, job.label, elapsed, remaining, failed)
-
-
 def reason(error: Exception) -> str:
     """Returns an error as one line, with its type unless it is one of GraphCL's own errors."""
     text = " ".join(str(error).split())
@@ -329,14 +284,8 @@ def reason(error: Exception) -> str:
 class _InProcess(Executor):
     """Runs each submitted call immediately, in this process."""
 
-    def submit(
-        self,
-        function: Callable[_Arguments, _Result],
-        /,
-        *args: _Arguments.args,
-        **keywords: _Arguments.kwargs,
-    ) -> Future[_Result]:
-        done: Future[_Result] = Future()
+    def submit(self, function: Any, /, *args: Any, **keywords: Any) -> Future[Any]:
+        done: Future[Any] = Future()
         try:
             with threadpool_limits(1):  # a probe is too small to gain from threads
                 done.set_result(function(*args, **keywords))

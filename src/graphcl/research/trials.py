@@ -5,10 +5,10 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -47,52 +47,20 @@ SCORES = ("accuracy", "micro_f1", "macro_f1", "roc_auc", "val_accuracy", "val_mi
 BUDGET = ("split", "splits", "nodes", "majority", "steps", "strengths", "optimiser")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trial:
-    """One training of a system, what it gave, and its scores.
+class Trial(NamedTuple):
+    """One training of a system, and what it gave.
 
     Attributes:
-        method: the system's name.
-        title: the system's name in tables.
-        graph: the graph's name.
-        seed: the training's seed.
-        settings: the system's hyperparameters.
-        recipe_hash: for GraphCL, the recipe's hash.
-        variant: for GraphCL, the recipe's name if it is not the dataset's own recipe.
-        runs_identical: whether every seed gives the same result.
-        failed: why the training failed.
-        loss: for GraphCL, the loss of the last epoch.
-        train_seconds: duration of the training.
-        peak_memory_bytes: peak memory of the training.
-        scores: the columns of a probe's or a prediction's result; empty before scoring.
-        embeddings: ``[num_nodes, dim]`` of an unsupervised system, until it is scored.
-        predictions: ``[num_nodes]`` or ``[num_nodes, labels]`` of a supervised one, likewise.
+        row: ``method``, ``title``, ``graph``, ``seed``, ``settings``, ``train_seconds`` and
+            ``peak_memory_bytes``; for GraphCL ``recipe_hash`` and the ``loss`` of the last epoch;
+            ``runs_identical`` if every seed gives the same result; ``failed`` with the reason.
+        embeddings: ``[num_nodes, dim]`` of an unsupervised system.
+        predictions: ``[num_nodes]`` or ``[num_nodes, labels]`` of a supervised one.
     """
 
-    method: str
-    title: str = ""
-    graph: str
-    seed: int
-    settings: Mapping[str, Any] = field(default_factory=dict)  # a value has its field's type
-    recipe_hash: str | None = None
-    variant: str | None = None
-    runs_identical: bool | None = None
-    failed: str | None = None
-    loss: float | None = None
-    train_seconds: float | None = None
-    peak_memory_bytes: int | None = None
-    scores: Mapping[str, Json] = field(default_factory=dict)
+    row: Row
     embeddings: Rows | None = None
     predictions: Labels | None = None
-
-    def to_json(self) -> Row:
-        """Returns the row: fields that are not None, then the scores."""
-        named: Row = {name: getattr(self, name) for name in _COLUMNS}
-        return {name: value for name, value in named.items() if value is not None} | {**self.scores}
-
-
-_RESULTS = ("scores", "embeddings", "predictions")
-_COLUMNS = [one.name for one in fields(Trial) if one.name not in _RESULTS]
 
 
 def find_system(name: str) -> System:
@@ -161,25 +129,25 @@ def train_baseline(
     trial = train_method(
         name, graph, dataset, seed=seed, device=device, settings=settings, on_epoch=on_epoch
     )
-    if trial.failed is not None:
-        raise TrainingError(trial.failed)
+    about: Any = trial.row
+    if "failed" in about:
+        raise TrainingError(about["failed"])
     scores, why = None, None
     try:
-        scored = score_method(trial, graph, probe_steps=probe_steps, device=device)
-        scores = dict(scored.scores)
+        scores = score_method(trial, graph, probe_steps=probe_steps, device=device)
     except GraphError as error:  # labels are a gift, not a duty
         why = str(error)
-    sign, z = majority_sign(scores, trial.settings, name), trial.embeddings
+    sign, z = majority_sign(scores, about["settings"], name), trial.embeddings
     measured = z is not None and len(z) > 1 and bool(np.isfinite(z).all())
     result = BaselineResult(
         graph=GraphFacts.of(graph, origin.graph),
         method=name,
-        settings=trial.settings,
+        settings=about["settings"],
         scores=scores,
         scores_skipped=why,
         seed=seed,
-        train_seconds=trial.train_seconds or 0.0,
-        peak_memory_bytes=trial.peak_memory_bytes or 0,
+        train_seconds=about["train_seconds"],
+        peak_memory_bytes=about["peak_memory_bytes"],
         device=device_name(device),
         versions=versions(),
         note="" if isinstance(graph, Graph) else graph.note,
@@ -187,7 +155,7 @@ def train_baseline(
         mean_cosine=mean_cosine(z, seed=seed) if measured else None,
         warnings=[sign.to_json()] if sign else [],
     )
-    config = runs.RunConfig({}, name, trial.settings, seed=trial.seed, origin=origin)
+    config = runs.RunConfig({}, name, about["settings"], seed=seed, origin=origin)
     with runs.new_run(out, overwrite=overwrite) as folder:
         runs.write_config(folder, config)
         saved = {runs.EMBEDDINGS: trial.embeddings, runs.PREDICTIONS: trial.predictions}
@@ -240,19 +208,22 @@ def train_method(
             predictions = supervised.fit_predict(data, seed=seed, device=device, on_epoch=on_epoch)
     except TrainingError as error:
         failed = str(error)
-    costs = {"train_seconds": time.perf_counter() - began} | getattr(method, "costs", {})
+    row: Row = {
+        "method": system.name,
+        "title": system.title,
+        "graph": data.name,
+        "seed": seed,
+        "settings": settings_of(method),
+        "runs_identical": system.deterministic or None,
+        "failed": failed,
+        "train_seconds": time.perf_counter() - began,
+        "peak_memory_bytes": peak_memory_bytes(device),
+        **getattr(method, "costs", {}),
+    }
     return Trial(
-        method=system.name,
-        title=system.title,
-        graph=data.name,
-        seed=seed,
-        settings=settings_of(method),
-        runs_identical=system.deterministic or None,
-        failed=failed,
-        peak_memory_bytes=peak_memory_bytes(device),
-        embeddings=None if embeddings is None else embeddings[rows],
-        predictions=None if predictions is None else predictions[rows],
-        **costs,
+        {name: value for name, value in row.items() if value is not None},
+        None if embeddings is None else embeddings[rows],
+        None if predictions is None else predictions[rows],
     )
 
 
@@ -263,20 +234,20 @@ def score_method(
     probe_steps: int = PROBE_STEPS,
     device: torch.device | str = "auto",
     on_probe_step: Callable[[int], None] = lambda _: None,
-) -> Trial:
-    """Returns the trial with its scores. It needs no model, so it can run in another process.
+) -> Row:
+    """Returns the scores of a trial; none of one that failed. It can run in another process.
 
     With several labels per node, the probe is trained on `device` for `probe_steps` steps, and
     `on_probe_step` is called after each. With several splits, scores are means over all of them;
     predictions, made with the training labels of the first split, are scored on that one.
     """
-    z, scores = trial.embeddings, trial.scores
+    z = trial.embeddings
     if z is not None:
         options: Any = {"steps": probe_steps, "device": str(device), "on_step": on_probe_step}
-        scores = over_splits(lambda one: linear_probe(z, one, **options), data)
-    elif trial.predictions is not None:
-        scores = asdict(score_predictions(trial.predictions, data))
-    return replace(trial, scores=scores, embeddings=None, predictions=None)
+        return {**over_splits(lambda one: linear_probe(z, one, **options), data)}
+    if trial.predictions is not None:
+        return asdict(score_predictions(trial.predictions, data))
+    return {}
 
 
 def scoring_of(
@@ -286,17 +257,17 @@ def scoring_of(
 
     With several labels per node the probe is trained here, on the device.
     """
-    if trial.failed is not None:
+    if "failed" in trial.row:
         return Scoring((row,))
     judged = labelled_nodes(data)
     if judged.y is not None and judged.y.ndim == 2:
-        scored = score_method(trial, judged, probe_steps=probe_steps, device=device)
-        return Scoring((row | {**scored.scores},))
+        scores = score_method(trial, judged, probe_steps=probe_steps, device=device)
+        return Scoring((row | scores,))
     return Scoring((row,), partial(_scores, trial, judged))
 
 
 def _scores(trial: Trial, data: Labelled) -> list[Row]:
-    return [{**score_method(trial, data, device="cpu").scores}]
+    return [score_method(trial, data, device="cpu")]
 
 
 def settings_hash(settings: Mapping[str, Json]) -> str:
@@ -334,10 +305,10 @@ def repeat_method(
         else:
             trained = train_method(name, data, dataset, seed=seed, device=device, settings=settings)
             judged = labelled_nodes(data)
-            trial = score_method(
+            scores = score_method(
                 trained, judged, probe_steps=probe_steps, device=device, on_probe_step=on_probe_step
             )
-            rows.append(trial.to_json())
+            rows.append(trained.row | scores)
         if verbose:
             print(_run_text(len(rows), seeds, rows[-1]), file=sys.stderr, flush=True)
     return rows

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from graphcl.errors import GraphError, MissingExtraError, RunError, TrainingError
+from graphcl.errors import GraphError, RunError, TrainingError, import_extra
 from graphcl.estimator import GraphCL
 from graphcl.evaluation.splits import METRICS, metric_of, nodes_to_choose_by, validation_score
 from graphcl.files.atomic import write_whole
@@ -179,7 +179,8 @@ def tune(
         RunError: the folder contains trials of another search, or every trial failed.
         MissingExtraError: Optuna is not installed.
     """
-    optuna = _optuna()
+    optuna = import_extra("optuna", "graphcl tune", "tune")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     path = search.path
     known: list[SearchTrial] = [*rows.read(path)]
     for row in known:
@@ -291,12 +292,3 @@ def _write_recipe(search: Search, best: SearchTrial, trials: int) -> None:
         "# Test labels were not read. Use it: graphcl train GRAPH --recipe THIS_FILE\n"
     )
     write_whole(search.recipe_path, text + search.recipe_of(best).to_toml())
-
-
-def _optuna() -> Any:
-    try:
-        import optuna
-    except ImportError as error:
-        raise MissingExtraError("graphcl tune", "tune") from error
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna

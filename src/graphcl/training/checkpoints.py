@@ -10,18 +10,14 @@ the position says it all, as long as the function stays the same. A checkpoint o
 says which function it was (`graphcl.sampling.DRAWS`). With another one, training would not go on
 as if it had not stopped, and is refused.
 
-A training over parts has a copy on every host, and all of them of one step:
+All processes of a training hold the same state. One of them writes it; over parts, one of each host
+does, as a host may have a disk of its own:
 
-    FOLDER/checkpoint-00000001-00000040/part-00000/     the state, written as above
-    FOLDER/checkpoint-00000001-00000040/part-00002/     by one process of each host
-    FOLDER/checkpoint-00000001-00000040/complete.json   written when all copies are
+    FOLDER/checkpoint-00000001-00000040          by the first process
+    FOLDER/checkpoint-00000001-00000040-00002    the copy of process 2, on another host
 
-They are written in two phases. First one process of each host writes its copy, and all wait for
-each other. Then `complete.json` appears. A set without it is never read, so a process that dies at
-any moment leaves the set before, or a complete one. FOLDER may be on a shared disk, or on one of
-each host: any complete set that any process finds is as good as another, because all copies are of
-the same step, and the state is the same in all processes. It is read by one process, which tells
-the others.
+FOLDER may be on a shared disk, or on one of each host. The newest copy that any process finds is
+read by that process, which tells the others.
 """
 
 import hashlib
@@ -42,17 +38,15 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from graphcl.distributed import Share, any_of, current_share, from_rank, max_over
+from graphcl.distributed import current_share, from_rank, max_over
 from graphcl.errors import ParameterError, RunError, option, require
-from graphcl.files.atomic import remove_folder, whole_folder, write_whole
+from graphcl.files.atomic import remove_folder, whole_folder
 from graphcl.sampling import DRAWS
-from graphcl.store.header import part_name
 from graphcl.training.loop import TrainingState, metrics_of
 
 FORMAT = 1
 STATE, ABOUT = "state.safetensors", "checkpoint.json"
 EVERY_SECONDS = 60.0
-COMPLETE = "complete.json"
 KEEP = 2  # the second is for the day the first is found damaged
 
 
@@ -115,7 +109,7 @@ class Saved:
 class Checkpoints:
     """Saves a training now and then, when it is asked to stop, and at its end.
 
-    Pass it to `train` as `on_step`. In a group of processes rank 0 writes; all stop together.
+    Pass it to `train` as `on_step`. All processes of a group save together, and stop together.
 
     Args:
         folder: where checkpoints lie, one folder each.
@@ -123,6 +117,7 @@ class Checkpoints:
         every_epochs: save when so many epochs have ended since the last one; 0: never by epochs.
         keep: how many to keep.
         stop: asked after each step; True saves and raises `StoppedError`.
+        every_host: one process of each host writes, not the first process alone.
     """
 
     def __init__(
@@ -133,12 +128,14 @@ class Checkpoints:
         every_epochs: int = 0,
         keep: int = KEEP,
         stop: Callable[[], bool] = lambda: False,
+        every_host: bool = False,
     ) -> None:
         require(every_seconds >= 0, "Checkpoints", "every_seconds", "0 or more", every_seconds)
         require(every_epochs >= 0, "Checkpoints", "every_epochs", "0 or more", every_epochs)
         require(keep >= 1, "Checkpoints", "keep", "at least 1", keep)
         self.folder, self.keep, self.stop = Path(folder), keep, stop
         self.every_seconds, self.every_epochs = every_seconds, every_epochs
+        self.every_host = every_host
         self.trained: Mapping[str, Any] = {}
         self._last_time, self._last_epoch = time.monotonic(), 0
         self._share = current_share()
@@ -151,11 +148,12 @@ class Checkpoints:
         self._last_epoch = saved.about["epoch"] if saved else 0
 
     def __call__(self, state: TrainingState) -> None:
-        """Saves where it is time to; raises `StoppedError` where that is asked for."""
-        stopping = any_of(self.stop(), self._share)
+        """Saves where it is time to for any process; raises `StoppedError` where that is asked."""
         by_time = 0 < self.every_seconds <= time.monotonic() - self._last_time
+        asked = max_over(torch.tensor([int(self.stop()), int(by_time)]), self._share)
+        stopping, due = (bool(one) for one in asked)
         by_epoch = 0 < self.every_epochs <= state.epoch - self._last_epoch
-        if stopping or by_time or by_epoch or state.epoch == state.epochs:
+        if stopping or due or by_epoch or state.epoch == state.epochs:
             self.save(state)
         if stopping:
             raise StoppedError(f"epoch {state.epoch + 1}, step {state.step}")
@@ -164,84 +162,97 @@ class Checkpoints:
         """Writes a checkpoint and removes those beyond the last `keep`.
 
         Raises:
-            RunError: it cannot be written, as on a full disk; those before it are as they were.
+            RunError: in all processes, if one of them cannot write, as on a full disk; earlier
+                checkpoints are as they were.
         """
         self._last_time, self._last_epoch = time.monotonic(), state.epoch
-        if not self._share.first:
-            return  # every rank holds the same state
-        path = self.folder / f"checkpoint-{state.epoch:08d}-{state.step:08d}"
-        if path.name == self._good:
+        name = f"checkpoint-{state.epoch:08d}-{state.step:08d}"
+        if name == self._good:
             return
+        first = self._share.first
+        path = self.folder / (name if first else f"{name}-{self._share.rank:05d}")
+        writes = first or (self.every_host and os.environ.get("LOCAL_RANK", "0") == "0")
+        problem = ""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_state(path, state_tensors(state), state_about(state, self.trained))
+            if writes:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                write_state(path, state_tensors(state), state_about(state, self.trained))
         except OSError as error:
-            names = [one.name for one in self._paths()]
-            before = f"; {names[-1]} is intact" if names else ""
-            reason = error.strerror or str(error)
-            raise RunError(f"{path}: could not be written ({reason}){before}") from None
-        self._good = path.name
+            problem = f"{path}: could not be written ({error.strerror or error})"
+        self._agree(problem)
+        self._good = name
+        if writes:
+            self._remove_others(name)
+        self._agree("")  # nobody writes the next one before all have removed
+
+    def _agree(self, problem: str) -> None:
+        """Raises the first problem of any process in all of them; all wait for each other."""
+        for rank in range(self._share.world):
+            said = from_rank(problem.encode(), self._share, rank=rank).decode()
+            if said:
+                names = [one.name for one in self._paths()]
+                raise RunError(said + (f"; {names[-1]} is intact" if names else ""))
+
+    def _remove_others(self, name: str) -> None:
+        """Removes all but `name` and the last before it; other processes may do so, too."""
         paths = self._paths()
-        here = paths.index(path)
-        # Beyond this position lies only what was found damaged when training went on from before.
-        for old in paths[: max(0, here + 1 - self.keep)] + paths[here + 1 :]:
-            remove_folder(old)
+        steps = sorted({path.name[: len(name)] for path in paths})
+        # Beyond `name` lies only what was found damaged when training went on from before.
+        kept = [step for step in steps if step <= name][-self.keep :]
+        for path in paths:
+            if path.name[: len(name)] not in kept:
+                with suppress(OSError):
+                    remove_folder(path)
         for left in self.folder.glob(".checkpoint-*"):  # of processes that died here
             shutil.rmtree(left, ignore_errors=True)
 
     def latest(self, trained: Mapping[str, Any]) -> Saved | None:
         """Returns the newest checkpoint that is whole, or None where there is none at all.
 
-        Rank 0 reads and tells the others: only its host needs the files.
-
         Raises:
-            RunError: there are checkpoints and all are damaged, they are of another training, or
-                of a version whose sampled training draws differently.
+            RunError: in all processes: there are checkpoints and all are damaged, they are of
+                another training, or of a version whose sampled training draws differently.
         """
-        share = current_share()
-        content, failure = b"", ""
-        if share.first:
-            try:
-                content = self._newest(trained)
-            except RunError as error:
-                failure = str(error)
-        failure = from_rank(failure.encode(), share).decode()
-        if failure:
-            raise RunError(failure)
-        content = from_rank(content, share)
-        return parse_state(content) if content else None
+        name, content, damaged = self._newest(aloud=True)
+        if not name:
+            if damaged:
+                raise RunError(f"{self.folder}: every checkpoint is damaged; begin anew")
+            return None
+        saved = parse_state(content)
+        require_same(saved.about["trained"], trained, self.folder / name)
+        require_same_draws(saved.about, self.folder / name)
+        self._good = f"checkpoint-{saved.about['epoch']:08d}-{saved.about['step']:08d}"
+        return saved
 
     def begun(self, keys: Collection[str]) -> dict[str, Any] | None:
         """Returns some keys of what the newest readable checkpoint is of; None if there is none."""
-        share, found = current_share(), None
-        for path in reversed(self._paths()) if share.first else ():
-            with suppress(RunError):
-                found = parse_state(read_state(path)).about["trained"]
-                break
-        found = json.loads(from_rank(json.dumps(found).encode(), share))
-        return None if found is None else {key: found[key] for key in keys if key in found}
+        name, content, _ = self._newest(aloud=False)
+        if not name:
+            return None
+        trained = parse_state(content).about["trained"]
+        return {key: trained[key] for key in keys if key in trained}
 
-    def _newest(self, trained: Mapping[str, Any]) -> bytes:
-        paths = self._paths()
-        if any(any(path.glob("part-*")) for path in paths):
-            raise RunError(
-                f"{self.folder}: holds checkpoints of a training over parts; go on with its parts, "
-                "or choose another place"
-            )
-        for path in reversed(paths):
+    def _newest(self, *, aloud: bool) -> tuple[str, bytes, bool]:
+        """Returns name and content of the newest checkpoint that any process can read.
+
+        Both are empty if there is none. The third result says whether a newer one is damaged.
+        """
+        share = current_share()
+        name, content, damaged = "", b"", False
+        for path in reversed(self._paths()):
             try:
-                content = read_state(path)
+                name, content = path.name, read_state(path)
+                break
             except RunError as error:
-                print(f"{error}; trying the one before it", file=sys.stderr, flush=True)
-                continue
-            about = parse_state(content).about
-            require_same(about["trained"], trained, path)
-            require_same_draws(about, path)
-            self._good = path.name
-            return content
-        if paths:
-            raise RunError(f"{self.folder}: every checkpoint is damaged; begin anew")
-        return b""
+                name, damaged = "", True
+                if aloud:
+                    print(f"{error}; trying the one before it", file=sys.stderr, flush=True)
+        about = json.dumps([name, damaged]).encode()
+        every = [json.loads(from_rank(about, share, rank=rank)) for rank in range(share.world)]
+        names = [one for one, _ in every]
+        source = names.index(max(names))  # names are in the order of steps
+        content = from_rank(content, share, rank=source)
+        return names[source], content, any(one for _, one in every)
 
     def _paths(self) -> list[Path]:
         return sorted(path for path in self.folder.glob("checkpoint-*") if path.is_dir())
@@ -335,157 +346,3 @@ def require_same_draws(about: Mapping[str, Any], path: Path) -> None:
 
 def _digest(about: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
-
-
-class _Found(NamedTuple):
-    """The newest complete set that a process can read: its name and content, empty without one."""
-
-    name: str = ""
-    content: bytes = b""
-    damaged: bool = False
-
-
-class PartCheckpoints(Checkpoints):
-    """Saves a training over parts, as `Checkpoints` does; all processes take part in saving."""
-
-    def __call__(self, state: TrainingState) -> None:
-        """Saves where it is time to for any process; raises `StoppedError` where that is asked."""
-        by_time = 0 < self.every_seconds <= time.monotonic() - self._last_time
-        asked = max_over(torch.tensor([int(self.stop()), int(by_time)]), self._share)
-        stopping, due = (bool(one) for one in asked)
-        by_epoch = 0 < self.every_epochs <= state.epoch - self._last_epoch
-        if stopping or due or by_epoch or state.epoch == state.epochs:
-            self.save(state)
-        if stopping:
-            raise StoppedError(f"epoch {state.epoch + 1}, step {state.step}")
-
-    def begin(self, trained: Mapping[str, Any], saved: Saved | None = None) -> None:
-        """Says what is trained and from where; sets that are not of use any more are removed."""
-        super().begin(trained, saved)
-        for path in self._paths() if _writes() else ():
-            if saved is None or path.name > self._good:
-                _remove(path)
-        self._agree("")  # nobody writes before all have removed
-
-    def save(self, state: TrainingState) -> None:
-        """Writes a set of checkpoints in two phases, and removes those beyond the last `keep`.
-
-        Raises:
-            RunError: in all processes, if one of them cannot write; earlier sets are as they were.
-        """
-        self._last_time, self._last_epoch = time.monotonic(), state.epoch
-        name = f"checkpoint-{state.epoch:08d}-{state.step:08d}"
-        if name == self._good:
-            return
-        path, problem = self.folder / name, ""
-        try:
-            if _writes():
-                copy = path / part_name(self._share.rank)
-                write_state(copy, state_tensors(state), state_about(state, self.trained))
-        except OSError as error:
-            problem = f"{path}: could not be written ({error.strerror or error})"
-        self._agree(problem)  # phase one ends: all copies are written
-        try:
-            if _writes():
-                about = {"format": 1, "processes": self._share.world, "step": name}
-                write_whole(path / COMPLETE, json.dumps(about, indent=1) + "\n")
-        except OSError as error:
-            problem = f"{path}: could not be completed ({error.strerror or error})"
-        self._agree(problem)
-        self._good = name
-        if _writes():
-            # Only earlier ones: another process may be at the next set already.
-            earlier = [one for one in self._paths() if one.name < name]
-            complete = [one for one in earlier if _is_complete(one)]
-            for old in set(earlier) - set(complete[len(complete) + 1 - self.keep :]):
-                _remove(old)
-
-    def latest(self, trained: Mapping[str, Any]) -> Saved | None:
-        """Returns the newest complete set of which any process has a copy, or None.
-
-        Raises:
-            RunError: in all processes: there are sets and all copies are damaged, or they are of
-                another training, or of a version that draws differently.
-        """
-        whole = [path for path in self._paths() if (path / STATE).exists()]
-        if int(max_over(torch.tensor([len(whole)]), current_share())):
-            raise RunError(
-                f"{self.folder}: holds checkpoints of a training on a whole graph; go on with that "
-                "graph, or choose another place"
-            )
-        found = self._newest_of_all()
-        if not found.name:
-            if found.damaged:
-                raise RunError(f"{self.folder}: every checkpoint is damaged; begin anew")
-            return None
-        saved = parse_state(found.content)
-        path = self.folder / found.name
-        require_same(saved.about["trained"], trained, path)
-        require_same_draws(saved.about, path)
-        self._good = found.name
-        return saved
-
-    def begun(self, keys: Collection[str]) -> dict[str, Any] | None:
-        """Returns some keys of what the newest readable set is of; None if there is none."""
-        found = self._newest_of_all()
-        if not found.name:
-            return None
-        trained = parse_state(found.content).about["trained"]
-        return {key: trained[key] for key in keys if key in trained}
-
-    def clear(self) -> None:
-        """Removes all sets, where this process has written them."""
-        for path in self._paths() if _writes() else ():
-            _remove(path)
-
-    def _newest_of_all(self) -> _Found:
-        """Returns the newest complete set of any process, in all processes."""
-        share = current_share()
-        own = self._newest_copy(share)
-        about = json.dumps([own.name, own.damaged]).encode()
-        every = [json.loads(from_rank(about, share, rank=rank)) for rank in range(share.world)]
-        names = [name for name, _ in every]
-        source = names.index(max(names))  # names are in the order of steps
-        content = from_rank(own.content, share, rank=source)
-        return _Found(names[source], content, any(damaged for _, damaged in every))
-
-    def _newest_copy(self, share: Share) -> _Found:
-        damaged = False
-        for path in reversed(self._paths()):
-            if not _is_complete(path):
-                continue  # phase one did not end
-            own = path / part_name(share.rank)
-            copies = sorted(path.glob("part-*"), key=lambda copy: (copy != own, copy.name))
-            for copy in copies:
-                try:
-                    return _Found(path.name, read_state(copy), damaged)
-                except RunError as error:
-                    damaged = True
-                    print(f"{error}; trying another copy", file=sys.stderr, flush=True)
-        return _Found(damaged=damaged)
-
-    def _agree(self, problem: str) -> None:
-        """Raises the first problem of any process in all of them; all wait for each other."""
-        for rank in range(self._share.world):
-            said = from_rank(problem.encode(), self._share, rank=rank).decode()
-            if said:
-                names = [one.name for one in self._paths() if _is_complete(one)]
-                raise RunError(said + (f"; {names[-1]} is intact" if names else ""))
-
-
-def _writes() -> bool:
-    """Says whether this process writes the copy of its host."""
-    return os.environ.get("LOCAL_RANK", "0") == "0"
-
-
-def _is_complete(path: Path) -> bool:
-    return (path / COMPLETE).is_file()
-
-
-def _remove(path: Path) -> None:
-    """Removes a set, which others may be doing too; it is incomplete from the first moment."""
-    try:
-        (path / COMPLETE).unlink(missing_ok=True)
-    except OSError:
-        return
-    shutil.rmtree(path, ignore_errors=True)

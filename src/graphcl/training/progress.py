@@ -1,4 +1,4 @@
-"""What a training reports as it goes: progress on stderr, and curves for TensorBoard.
+"""What a training reports on stderr as it goes.
 
 Everything here is an `on_step` or `on_epoch` of the loop, or an `on_rows` of inference. On a
 terminal and in a notebook progress is a bar with rate and ETA, elsewhere it is plain lines.
@@ -8,12 +8,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from traceback import walk_stack
-from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import TextIO
 
-from graphcl.errors import MissingExtraError, duration
+from graphcl.errors import duration
 from graphcl.settings import LINE_EVERY_SECONDS
 from graphcl.training.loop import EpochMetrics, PartedMetrics, TrainingState
 
@@ -153,51 +151,3 @@ def progress(
             bar.update(task, total=state.total, completed=state.done, text=text)
 
         yield TrainingProgress(update, BAR_EVERY_SECONDS)
-
-
-class TensorBoardLog:
-    """Writes loss, gradient norm and bound of every epoch as TensorBoard's scalars.
-
-    Use it as a context, and hand it to training::
-
-        with TensorBoardLog("logs/first") as log:
-            GraphCL().fit(graph, on_epoch=log)
-
-    Args:
-        folder: where event files are written; made where it is not there.
-
-    Raises:
-        MissingExtraError: TensorBoard is not installed.
-    """
-
-    def __init__(self, folder: str | Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise MissingExtraError("a TensorBoard log", "tensorboard") from error
-        self._writer: Any = SummaryWriter(str(folder), flush_secs=10)
-        self._began = time.time()
-
-    def __call__(self, metrics: EpochMetrics) -> None:
-        """Writes one epoch."""
-        scalars = {"loss": metrics.loss, "gradient_norm": metrics.gradient_norm}
-        if metrics.mi_bound is not None:
-            scalars["mi_bound"] = metrics.mi_bound
-        for name, value in scalars.items():
-            when = self._began + metrics.seconds
-            self._writer.add_scalar(f"train/{name}", value, metrics.epoch, walltime=when)
-
-    def close(self) -> None:
-        """Writes what is still in memory and closes the files."""
-        self._writer.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

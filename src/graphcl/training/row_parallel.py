@@ -103,7 +103,6 @@ class _Route(NamedTuple):
     """Where the rows of a batch of some nodes are, and where they go.
 
     Attributes:
-        height: how many nodes of the batch a process has at most.
         held: the own rows that are in the batch, of both copies.
         wanted: the places of this process's share of the batch, among the rows that all hold.
         batch: how the batch is divided.
@@ -111,7 +110,6 @@ class _Route(NamedTuple):
         rows: the batch among the places of all nodes.
     """
 
-    height: int
     held: Tensor
     wanted: Tensor
     batch: Division
@@ -146,7 +144,6 @@ class _Route(NamedTuple):
             return _gather_copies(_copies(table), height, share)
 
         return cls(
-            height,
             index(both(held, own)),
             index(both(row[batch.own], height)),
             batch,

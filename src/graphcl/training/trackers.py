@@ -1,21 +1,20 @@
 """Where the epochs of a training are logged: TensorBoard, MLflow, Weights & Biases, a CSV file.
 
-Each tracker is an `on_epoch` of `GraphCL.fit`, and a context. A tracker that speaks to a service
-must not end a training: if it fails, this is said once, and it is left alone from then on.
+Each tracker is a context that yields an `on_epoch` of `GraphCL.fit`. A tracker that speaks to a
+service must not end a training: if it fails, this is said once, and it is left alone from then on.
 """
 
 import csv
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from graphcl.errors import MissingExtraError, option, require
+from graphcl.errors import import_extra, option, require
 from graphcl.training.loop import EpochMetrics
-from graphcl.training.progress import TensorBoardLog
 
 TRACKERS = ("tensorboard", "mlflow", "wandb", "csv")
 OnEpoch = Callable[[EpochMetrics], object]
@@ -57,10 +56,10 @@ def tracked(
         MissingExtraError: a tracker's package is not installed.
     """
     makers: dict[str, Callable[[], AbstractContextManager[OnEpoch]]] = {
-        "tensorboard": lambda: TensorBoardLog(curves),
-        "csv": lambda: CsvLog(file),
-        "mlflow": lambda: MlflowLog(title, settings),
-        "wandb": lambda: WandbLog(title, settings),
+        "tensorboard": lambda: tensorboard_log(curves),
+        "csv": lambda: csv_log(file),
+        "mlflow": lambda: _mlflow_log(title, dict(settings)),
+        "wandb": lambda: _wandb_log(title, dict(settings)),
     }
     with ExitStack() as stack:
         logs = [stack.enter_context(makers[name]()) for name in names]
@@ -78,148 +77,104 @@ def numbers(metrics: EpochMetrics) -> dict[str, float]:
     return {key: value for key, value in found.items() if value is not None}
 
 
-class CsvLog:
+@contextmanager
+def tensorboard_log(folder: Path) -> Iterator[OnEpoch]:
+    """Writes the figures of every epoch as TensorBoard's scalars; makes the folder.
+
+    Raises:
+        MissingExtraError: TensorBoard is not installed.
+    """
+    tensorboard = import_extra("torch.utils.tensorboard", "a TensorBoard log", "tensorboard")
+    began = time.time()
+    with closing(tensorboard.SummaryWriter(str(folder), flush_secs=10)) as writer:
+
+        def log(metrics: EpochMetrics) -> None:
+            for name, value in numbers(metrics).items():
+                if name != "seconds":
+                    when = began + metrics.seconds
+                    writer.add_scalar(f"train/{name}", value, metrics.epoch, walltime=when)
+
+        yield log
+
+
+@contextmanager
+def csv_log(file: Path) -> Iterator[OnEpoch]:
     """Writes a line per epoch; a training that is resumed goes on after the epoch it has reached.
 
-    Args:
-        file: the file; made where it is not there.
+    The first epoch also removes later ones, which an earlier training left.
     """
+    begun = False
 
-    def __init__(self, file: str | Path) -> None:
-        self._file = Path(file)
-        self._columns = list(EpochMetrics.__dataclass_fields__)
-        self._begun = False
-
-    def __call__(self, metrics: EpochMetrics) -> None:
-        """Writes one epoch; the first also removes later ones, which an earlier training left."""
+    def log(metrics: EpochMetrics) -> None:
+        nonlocal begun
         values = asdict(metrics)
-        self._columns = list(values)
-        line = ["" if values[key] is None else values[key] for key in self._columns]
-        kept = [] if self._begun else self._before(metrics.epoch)
-        with self._file.open("a" if self._begun else "w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([*kept, line])
-        self._begun = True
+        kept: list[list[str]] = []
+        if file.exists() and not begun:
+            with file.open(newline="", encoding="utf-8") as before:
+                rows = [row for row in csv.reader(before) if row and row[0].isdecimal()]
+            kept = [row for row in rows if int(row[0]) < metrics.epoch]
+        with file.open("a" if begun else "w", newline="", encoding="utf-8") as now:
+            csv.writer(now).writerows([*([] if begun else [values, *kept]), values.values()])
+        begun = True
 
-    def _before(self, epoch: int) -> list[list[str]]:
-        """Returns the head and the lines of epochs before this one."""
-        if not self._file.exists():
-            return [self._columns]
-        with self._file.open(newline="", encoding="utf-8") as file:
-            rows = [row for row in csv.reader(file) if row and row[0].isdecimal()]
-        return [self._columns, *(row for row in rows if int(row[0]) < epoch)]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing is open between epochs."""
+    yield log
 
 
-class _Service:
-    """A tracker that speaks to a service."""
+@contextmanager
+def _service_log(
+    name: str,
+    begin: Callable[[], object],
+    log: Callable[[EpochMetrics], object],
+    end: Callable[[bool], object],
+) -> Iterator[OnEpoch]:
+    """Calls `begin`, `log` after each epoch, and `end` with whether all went well.
 
-    name = ""
+    After the first call that fails, none follows.
+    """
+    failed = False
 
-    def __init__(self) -> None:
-        self._failed = False
-
-    def _begin(self) -> None:
-        raise NotImplementedError
-
-    def _log(self, metrics: EpochMetrics) -> None:
-        raise NotImplementedError
-
-    def _end(self, *, well: bool) -> None:
-        raise NotImplementedError
-
-    def _try(self, work: Callable[[], None]) -> None:
-        if self._failed:
+    def attempt(work: Callable[..., object], *arguments: object) -> None:
+        nonlocal failed
+        if failed:
             return
         try:
-            work()
+            work(*arguments)
         except Exception as error:  # whatever a service's client raises
-            self._failed = True
+            failed = True
             what = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-            print(f"train: {self.name} failed and is left out: {what}", file=sys.stderr, flush=True)
+            print(f"train: {name} failed and is left out: {what}", file=sys.stderr, flush=True)
 
-    def __call__(self, metrics: EpochMetrics) -> None:
-        """Logs one epoch."""
-        self._try(lambda: self._log(metrics))
-
-    def __enter__(self) -> Self:
-        self._try(self._begin)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._try(lambda: self._end(well=kind is None))
+    attempt(begin)
+    try:
+        yield lambda metrics: attempt(log, metrics)
+    except BaseException:
+        attempt(end, False)
+        raise
+    attempt(end, True)
 
 
-class MlflowLog(_Service):
-    """Logs to MLflow, where and how its own environment variables say.
+def _mlflow_log(title: str, settings: dict[str, Any]) -> AbstractContextManager[OnEpoch]:
+    """Logs to MLflow, where and how its own environment variables say; settings are parameters."""
+    mlflow = import_extra("mlflow", "an MLflow log", "mlflow")
 
-    Args:
-        title: the run's name there.
-        settings: become parameters.
+    def begin() -> None:
+        mlflow.start_run(run_name=title)
+        mlflow.log_params(settings)
 
-    Raises:
-        MissingExtraError: MLflow is not installed.
-    """
-
-    name = "mlflow"
-
-    def __init__(self, title: str, settings: Mapping[str, Any]) -> None:
-        super().__init__()
-        try:
-            import mlflow
-        except ImportError as error:
-            raise MissingExtraError("an MLflow log", "mlflow") from error
-        self._mlflow: Any = mlflow
-        self._title, self._settings = title, dict(settings)
-
-    def _begin(self) -> None:
-        self._mlflow.start_run(run_name=self._title)
-        self._mlflow.log_params(self._settings)
-
-    def _log(self, metrics: EpochMetrics) -> None:
-        self._mlflow.log_metrics(numbers(metrics), step=metrics.epoch)
-
-    def _end(self, *, well: bool) -> None:
-        self._mlflow.end_run("FINISHED" if well else "FAILED")
+    return _service_log(
+        "mlflow",
+        begin,
+        lambda metrics: mlflow.log_metrics(numbers(metrics), step=metrics.epoch),
+        lambda well: mlflow.end_run("FINISHED" if well else "FAILED"),
+    )
 
 
-class WandbLog(_Service):
-    """Logs to Weights & Biases, where and how its own environment variables say.
-
-    Args:
-        title: the run's name there.
-        settings: become its configuration.
-
-    Raises:
-        MissingExtraError: wandb is not installed.
-    """
-
-    name = "wandb"
-
-    def __init__(self, title: str, settings: Mapping[str, Any]) -> None:
-        super().__init__()
-        try:
-            import wandb
-        except ImportError as error:
-            raise MissingExtraError("a log of Weights & Biases", "wandb") from error
-        self._wandb: Any = wandb
-        self._run: Any = None
-        self._title, self._settings = title, dict(settings)
-
-    def _begin(self) -> None:
-        self._run = self._wandb.init(name=self._title, config=self._settings)
-
-    def _log(self, metrics: EpochMetrics) -> None:
-        self._run.log(numbers(metrics), step=metrics.epoch)
-
-    def _end(self, *, well: bool) -> None:
-        self._run.finish(exit_code=0 if well else 1)
+def _wandb_log(title: str, settings: dict[str, Any]) -> AbstractContextManager[OnEpoch]:
+    """Logs to Weights & Biases, where and how its own environment variables say."""
+    wandb = import_extra("wandb", "a log of Weights & Biases", "wandb")
+    return _service_log(
+        "wandb",
+        lambda: wandb.init(name=title, config=settings),
+        lambda metrics: wandb.log(numbers(metrics), step=metrics.epoch),
+        lambda well: wandb.finish(exit_code=0 if well else 1),
+    )

@@ -1,12 +1,17 @@
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 
 from graphcl.graphs.collection import GraphCollection
-from graphcl.research.damage import missing_links
 from graphcl.research.rows import execute
 from graphcl.research.studies import STUDIES, corruption
-from graphcl.research.studies.corruption import with_versions
+from graphcl.research.studies.corruption import (
+    missing_features,
+    missing_links,
+    spurious_links,
+    with_versions,
+)
 from graphcl.research.studies.study import Plan
 from graphcl.research.systems import SYSTEMS
 
@@ -16,6 +21,37 @@ def rng():
 
 
 CPU = torch.device("cpu")
+
+
+def pairs(graph):
+    return set(map(tuple, graph.edge_index().T.tolist()))
+
+
+def test_links_are_removed_and_added(graph):
+    fewer, more = missing_links(graph, 0.5, rng()), spurious_links(graph, 0.5, rng())
+    assert pairs(fewer) < pairs(graph) < pairs(more)
+    assert abs(fewer.num_edges / graph.num_edges - 0.5) < 0.2
+    assert graph.num_edges < more.num_edges <= 1.5 * graph.num_edges
+    for one in (fewer, more):
+        assert np.array_equal(one.x, graph.x)
+        assert np.array_equal(one.test_mask, graph.test_mask)
+
+
+def test_features_are_removed_and_the_graph_is_unchanged(graph):
+    before = graph.x.copy()
+    poorer = missing_features(graph, 0.5, rng())
+    kept = poorer.x == graph.x
+    assert 0.4 < kept.mean() < 0.6
+    assert not poorer.x[~kept].any()
+    assert pairs(poorer) == pairs(graph)
+    assert np.array_equal(graph.x, before)
+
+
+def test_sparse_features_lose_values_and_store_no_zeros(graph):
+    x = scipy.sparse.csr_array(np.ones((graph.num_nodes, 3), "float32"))
+    poorer = missing_features(graph.replace(x=x), 0.5, rng()).x
+    assert 0.4 < poorer.nnz / x.nnz < 0.6
+    assert (poorer.data == 1).all()
 
 
 def test_predictions_in_a_version_are_those_of_weights_learned_on_the_graph(graph):

@@ -37,4 +37,4 @@ def test_a_study_runs_resumes_and_draws(name, tmp_path, tiny, monkeypatch):
     assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert study.claim in (tmp_path / f"{name}.md").read_text()
     assert len((tmp_path / f"{name}.csv").read_text().splitlines()) == len(summary) + 1
-    assert set(written) == {"markdown", "csv", "plot"}
+    assert set(written) == {"markdown", "csv", "latex", "plot"}

@@ -22,10 +22,11 @@ from graphcl.estimator import GraphCL
 from graphcl.estimator.components import Components
 from graphcl.graphs.graph import Graph
 from graphcl.recipes import Recipe, load_recipe
-from graphcl.research.output import COLOURS, MARKERS, finish, new_figure
+from graphcl.research.output import plot
 from graphcl.research.rows import Job, Row, Scoring, number, text
 from graphcl.research.studies.study import Plan, Study, averages, run_identity
 from graphcl.training import train
+from graphcl.training.loop import TrainingState
 
 # No size is in both, so that rows of a CPU and of a GPU can share a file.
 SIZES = {
@@ -91,38 +92,24 @@ def _step_seconds(recipe: Recipe, graph: Graph, seed: int, device: torch.device)
     (prepared,) = components.prepare([graph])
     source, _ = components.source(prepared, device=device)
     encoder = components.new_encoder(prepared.schema, seed=seed).to(device)
-    marks: list[float] = []
+    marks = [time.perf_counter()]
 
-    class Timed:
-        """The first steps of an epoch; each is timed from its start to the start of the next."""
-
-        steps_per_epoch = min(STEPS, source.steps_per_epoch)
-        constant = False
-
-        def epoch(self, number: int, seed: int, **where: Any) -> Iterable[Any]:
-            batches = iter(source.epoch(number, seed, **where))
-            for _ in range(self.steps_per_epoch):
-                batch = next(batches)
-                _wait(device)
-                marks.append(time.perf_counter())
-                yield batch
+    def mark(_: TrainingState) -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        marks.append(time.perf_counter())
 
     train(
         encoder,
-        Timed(),  # type: ignore[arg-type]
+        source,
         perturbation=components.perturbation,
         loss=components.loss,
         epochs=1,
+        steps=STEPS,
         seed=seed,
+        on_step=mark,
     )
-    _wait(device)
-    marks.append(time.perf_counter())
-    return statistics.median(np.diff(marks).tolist())
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    return statistics.median(np.diff(marks[:-1]).tolist())  # the last mark is the epoch's end
 
 
 def exponent(lines: Sequence[Row]) -> float | None:
@@ -150,30 +137,12 @@ def _curve(line: Row) -> tuple[str, str]:
 
 
 def _draw(rows: Sequence[Row]) -> Any:
-    lines = [line for line in _summary(rows) if line["mean"] is not None]
-    figure, (axis,) = new_figure(6.0, 4.2)
-    for index, (device, mode) in enumerate(dict.fromkeys(map(_curve, lines))):
-        found = [line for line in lines if _curve(line) == (device, mode)]
-        slope = found[0]["exponent"]
-        label = f"{WHAT[mode]}, {device}" + (f": N^{slope:.2f}" if slope is not None else "")
-        axis.errorbar(
-            [line["nodes"] for line in found],
-            [line["mean"] for line in found],
-            yerr=[line["std"] or 0.0 for line in found],
-            color=COLOURS[index % len(COLOURS)],
-            marker=MARKERS[index % len(MARKERS)],
-            markersize=5,
-            label=label,
-        )
-        last = found[-1]
-        places = np.array([number(line, "nodes") for line in found])
-        linear = number(last, "mean") * places / number(last, "nodes")
-        axis.plot(places, linear, ":", color="#888888", lw=1)
-    axis.set(xscale="log", yscale="log", xlabel="nodes N", ylabel="seconds")
-    axis.set_title(f"M = {BATCH}, degree {DEGREE}; dotted: linear", fontsize=10)
-    finish(axis)
-    axis.legend(frameon=False, fontsize=9)
-    return figure
+    lines = []
+    for line in _summary(rows):
+        slope = "" if line["exponent"] is None else f": N^{line['exponent']:.2f}"
+        lines.append(line | {"curve": f"{WHAT[text(line, 'mode')]}, {line['device']}{slope}"})
+    settings = {"xscale": "log", "yscale": "log", "xlabel": "nodes N", "ylabel": "seconds"}
+    return plot(lines, x="nodes", by="curve", panel="graph", **settings)
 
 
 COMPLEXITY = Study(

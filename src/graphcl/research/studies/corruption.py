@@ -16,11 +16,9 @@ import numpy.typing as npt
 from graphcl.evaluation.probe import node_split, transfer_probe
 from graphcl.graphs.collection import GraphCollection, disjoint_union, labelled_nodes
 from graphcl.graphs.graph import Graph
-from graphcl.research.damage import missing_features, missing_links, spurious_links
-from graphcl.research.output import plot_lines, title_of
+from graphcl.research.output import plot, title_of
 from graphcl.research.rows import Job, Row, Scoring, number, text
 from graphcl.research.studies.study import (
-    SCORE,
     Plan,
     Study,
     averages,
@@ -30,11 +28,52 @@ from graphcl.research.studies.study import (
 from graphcl.research.systems import SYSTEMS
 from graphcl.research.systems.graphcl import settings_of
 from graphcl.research.systems.system import Supervised, is_unsupervised
+from graphcl.research.table2 import SCORE
 from graphcl.research.trials import applicable
 
 LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)
 RIVALS = ("graphcl", "raw", "dgi", "gcn")
 TITLES = {"graphcl": "GraphCL", "raw": "raw features", "dgi": "DGI", "gcn": "GCN (supervised)"}
+
+
+def missing_links(graph: Graph, rate: float, random: np.random.Generator) -> Graph:
+    """Returns the graph without each undirected edge with probability `rate`."""
+    edges = _edges(graph)
+    return _relinked(graph, edges[:, random.random(edges.shape[1]) >= rate])
+
+
+def spurious_links(graph: Graph, rate: float, random: np.random.Generator) -> Graph:
+    """Returns the graph with ``rate * num_edges`` links added between random pairs of nodes.
+
+    A drawn pair that is a self-loop or an existing link adds nothing; in sparse graphs such pairs
+    are rare.
+    """
+    added = random.integers(0, graph.num_nodes, (2, round(rate * graph.num_edges)))
+    return _relinked(graph, np.concatenate([_edges(graph), added], axis=1))
+
+
+def missing_features(graph: Graph, rate: float, random: np.random.Generator) -> Graph:
+    """Returns the graph with each feature of each node set to zero with probability `rate`."""
+    x: Any = graph.x
+    if isinstance(x, np.ndarray):
+        return graph.replace(x=x * (random.random(x.shape) >= rate), store=None)
+    x = x.copy()
+    x.data = x.data * (random.random(len(x.data)) >= rate)
+    x.eliminate_zeros()  # sparse features of a graph never store zeros
+    return graph.replace(x=x, store=None)
+
+
+def _edges(graph: Graph) -> npt.NDArray[Any]:
+    both = graph.edge_index()
+    return both[:, both[0] < both[1]]
+
+
+def _relinked(graph: Graph, edges: npt.NDArray[Any]) -> Graph:
+    linked = Graph.from_edge_index(edges, np.zeros((graph.num_nodes, 1), dtype=np.float32))
+    # Features, labels and masks were checked when the graph was built.
+    return graph.replace(indptr=linked.indptr, indices=linked.indices, store=None)
+
+
 KINDS: dict[str, Callable[[Graph, float, np.random.Generator], Graph]] = {
     "missing links": missing_links,
     "spurious links": spurious_links,
@@ -111,23 +150,14 @@ def _summary(rows: Sequence[Row]) -> list[Row]:
 def _draw(rows: Sequence[Row]) -> Any:
     """Draws a panel per kind and dataset; every line starts at the clean graph."""
     lines = [
-        line | {"panel": f"{title_of(text(line, 'graph'))}: {kind}"}
-        for line in _summary(rows)
-        for kind in (KINDS if line["kind"] == "none" else (text(line, "kind"),))
+        line | {"panel": f"{title_of(text(line, 'graph'))}: {kind}", "title": TITLES[method]}
+        for method in RIVALS
+        for line in sorted(_summary(rows), key=lambda line: number(line, "level"))
+        for kind in KINDS
+        if line["method"] == method and line["kind"] in ("none", kind)
     ]
-
-    def place(line: Row) -> tuple[str, int, float]:
-        return text(line, "panel"), RIVALS.index(text(line, "method")), number(line, "level")
-
-    return plot_lines(
-        sorted(lines, key=place),
-        x="level",
-        by="method",
-        xlabel="share that is missing or added",
-        ylabel=SCORE,
-        titles=TITLES,
-        panel="panel",
-    )
+    labels = {"xlabel": "share that is missing or added", "ylabel": SCORE}
+    return plot(lines, x="level", by="title", panel="panel", **labels)
 
 
 CORRUPTION = Study(

@@ -16,10 +16,10 @@ from graphcl.errors import GraphError, counted
 from graphcl.estimator import GraphCL
 from graphcl.graphs.graph import Graph
 from graphcl.recipes import Recipe, load_recipe, recipe_for
-from graphcl.research.output import Report, markdown_table, plot_lines, terminal_table, title_of
+from graphcl.research.output import Report, Table, plot, title_of
 from graphcl.research.rows import Job, Json, Row, Scoring, mean_and_deviation, number, text
 from graphcl.research.systems.system import Data
-from graphcl.research.table2 import scale, score_key
+from graphcl.research.table2 import SCORE, scale, score_key
 from graphcl.research.trials import (
     Trial,
     applicable,
@@ -29,7 +29,6 @@ from graphcl.research.trials import (
 )
 from graphcl.settings import PROBE_STEPS
 
-SCORE = "test accuracy, % (PPI: micro-F1)"
 IDENTITY = ("study", "method", "graph", "seed", "settings_hash")
 
 
@@ -113,22 +112,15 @@ class Study(Experiment):
         absent: Sequence[str] = (),
     ) -> Report:
         """Returns the study with its claim, its table and its picture."""
-        columns, lines = study_lines(self, rows)
         scored = [row for row in rows if "failed" not in row]
-        summary, said = self.summary(rows), provenance_text(rows)
-        picture = [f"![{self.title}]({self.name}.png)"] if scored else []
-        parts = [self.claim, *picture, markdown_table(columns, lines), said]
-        after = "\n".join([said, *(f"{title_of(name)}: absent" for name in absent)])
-
-        def terminal(width: int | None) -> str:
-            return f"{terminal_table(self.title, columns, lines, width=width)}\n{after}"
-
+        summary = self.summary(rows)
         return Report(
             self.name,
             {"summary": summary, "absent": list(absent)},
-            terminal=terminal,
-            markdown="\n\n".join(parts) + "\n",
+            tables=[Table(*study_lines(self, rows), self.title)],
+            notes=[provenance_text(rows), *(f"{title_of(name)}: absent" for name in absent)],
             lines=summary,
+            claim=self.claim,
             draw=partial(self.draw, scored) if scored else None,
         )
 
@@ -176,8 +168,7 @@ def training_job(
 
 def probe_scoring(row: Row, z: Any, data: Data, *, device: torch.device) -> Scoring:
     """Returns `row` with the function that computes the probe's scores of the embeddings `z`."""
-    trial = Trial(method="graphcl", graph=data.name, seed=0, embeddings=z)
-    return scoring_of(row, trial, data, device=device)
+    return scoring_of(row, Trial({}, z), data, device=device)
 
 
 def score(row: Row) -> float:
@@ -207,10 +198,14 @@ def summary_by(name: str, rows: Sequence[Row]) -> list[Row]:
     return averages(rows, ("graph", name))
 
 
-def draw_by(name: str, label: str, log: bool, rows: Sequence[Row]) -> Any:
+def draw_by(name: str, label: str, xscale: str, rows: Sequence[Row]) -> Any:
     """Draws the averages of `summary_by` over the column `name`, a line per dataset."""
-    lines = [line | {"title": title_of(text(line, "graph"))} for line in summary_by(name, rows)]
-    return plot_lines(lines, x=name, by="title", xlabel=label, ylabel=SCORE, log=log)
+    lines = [
+        line | {"title": title_of(text(line, "graph")), "panel": ""}
+        for line in summary_by(name, rows)
+    ]
+    labels = {"xlabel": label, "ylabel": SCORE}
+    return plot(lines, x=name, by="title", panel="panel", xscale=xscale, **labels)
 
 
 def load_one_graph(dataset: str) -> Graph:

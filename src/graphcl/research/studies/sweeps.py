@@ -1,19 +1,17 @@
 """GraphCL with many settings: sweeps, epochs, and the bound."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import product
 from typing import Any
 
-import numpy as np
-
 from graphcl.embedding import embed
 from graphcl.estimator import GraphCL
 from graphcl.estimator.components import Components
-from graphcl.research.output import COLOURS, finish, new_figure, plot_grid, title_of
-from graphcl.research.rows import Job, Row, Scoring, numbers, text
+from graphcl.research.output import plot
+from graphcl.research.rows import Job, Row, Scoring, numbers
 from graphcl.research.studies.study import (
     Plan,
     Study,
@@ -25,6 +23,7 @@ from graphcl.research.studies.study import (
     summary_by,
     training_job,
 )
+from graphcl.research.table2 import SCORE
 from graphcl.training import EpochMetrics
 
 EDGE_DROPS = (0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75)
@@ -50,14 +49,12 @@ def _perturbation_summary(rows: Sequence[Row]) -> list[Row]:
 
 
 def _draw_perturbation(rows: Sequence[Row]) -> Any:
-    return plot_grid(
-        _perturbation_summary(rows),
-        x="edge_drop",
-        y="feature_drop",
-        by="graph",
-        xlabel="probability that an edge is dropped",
-        ylabel="probability that a feature is dropped",
-    )
+    lines = [
+        line | {"dropped": f"feature_drop {line['feature_drop']}"}
+        for line in _perturbation_summary(rows)
+    ]
+    labels = {"xlabel": "probability that an edge is dropped", "ylabel": SCORE}
+    return plot(lines, x="edge_drop", by="dropped", panel="graph", **labels)
 
 
 def _batch_jobs(plan: Plan) -> list[Job]:
@@ -129,58 +126,42 @@ def _series(model: GraphCL) -> Row:
     }
 
 
+BOUNDS = ("log k − L", "log k − L/2")
+
+
 def _bound_summary(rows: Sequence[Row]) -> list[Row]:
     """Returns two bounds at a few epochs: the paper's, and the one for a single direction."""
+    return _bounds(rows, {1, 5, 10, 20, 50, 100, 150, 200}, BOUNDS)
+
+
+def _bounds(rows: Sequence[Row], marks: Container[int], names: Sequence[str]) -> list[Row]:
+    """Returns bounds at some epochs, and at the last one."""
     scored = [row for row in rows if "failed" not in row]
+    longest = max((len(numbers(row, "loss_by_epoch")) for row in scored), default=0)
     return [
         {"graph": line["graph"], "epoch": epoch, "bound": name, **line}
-        for epoch, name, pick in _bound_points(scored)
-        for line in averages(scored, ("graph",), pick)
+        for epoch in range(1, longest + 1)
+        if epoch in marks or epoch == longest
+        for name in names
+        for line in averages(scored, ("graph",), partial(_bound_at, epoch=epoch, name=name))
     ]
 
 
-def _bound_points(rows: Sequence[Row]) -> list[tuple[int, str, Callable[[Row], float]]]:
-    longest = max((len(numbers(row, "loss_by_epoch")) for row in rows), default=0)
-    marks = [epoch for epoch in (1, 5, 10, 20, 50, 100, 150, 200) if epoch <= longest]
-    marks += [longest] if longest and longest not in marks else []
-    return [
-        (epoch, name, partial(_bound_at, epoch=epoch, halved=halved))
-        for epoch in marks
-        for name, halved in (("log k − L", False), ("log k − L/2", True))
-    ]
-
-
-def _bound_at(row: Row, *, epoch: int, halved: bool) -> float:
-    """Returns the bound with L, or with L/2: L sums two directions, and the proof is for one."""
+def _bound_at(row: Row, *, epoch: int, name: str) -> float:
+    """Returns log k, or a bound; L sums two directions, and the proof is for one of them."""
     loss = numbers(row, "loss_by_epoch")[epoch - 1]
-    bound = numbers(row, "bound_by_epoch")[epoch - 1]
-    return bound + loss / 2 if halved else bound
+    part = {"log k": 1.0, "log k − L/2": 0.5, "log k − L": 0.0}[name]
+    return numbers(row, "bound_by_epoch")[epoch - 1] + part * loss
 
 
 def _draw_bound(rows: Sequence[Row]) -> Any:
-    scored = [row for row in rows if "failed" not in row]
-    datasets = list(dict.fromkeys(text(row, "graph") for row in scored))
-    figure, axes = new_figure(4.6 * max(len(datasets), 1) + 0.6, 3.8, max(len(datasets), 1))
-    for axis, dataset in zip(axes, datasets, strict=False):
-        members = [row for row in scored if row["graph"] == dataset]
-        epochs = np.arange(1, 1 + min(len(numbers(row, "loss_by_epoch")) for row in members))
-        for halved, label, style in (
-            (True, "log k − L/2: one direction", "-"),
-            (False, "log k − L: as the paper writes it", "--"),
-        ):
-            curves = np.array(
-                [[_bound_at(row, epoch=int(e), halved=halved) for e in epochs] for row in members]
-            )
-            colour = COLOURS[0] if halved else COLOURS[1]
-            axis.plot(epochs, curves.mean(0), style, color=colour, label=label)
-            axis.fill_between(epochs, curves.min(0), curves.max(0), color=colour, alpha=0.2)
-        first = members[0]
-        log_k = numbers(first, "bound_by_epoch")[0] + numbers(first, "loss_by_epoch")[0]
-        axis.axhline(log_k, color="#222222", lw=1, ls=":", label=f"log k = {log_k:.2f}")
-        axis.set(xlabel="epoch", ylabel="nats", title=title_of(dataset))
-        finish(axis)
-        axis.legend(frameon=False, fontsize=8)
-    return figure
+    shortest = min(len(numbers(row, "loss_by_epoch")) for row in rows)
+    cut: list[Row] = [
+        row | {name: numbers(row, name)[:shortest] for name in ("loss_by_epoch", "bound_by_epoch")}
+        for row in rows
+    ]
+    lines = _bounds(cut, range(shortest + 1), ("log k", *BOUNDS))
+    return plot(lines, x="epoch", by="bound", panel="graph", xlabel="epoch", ylabel="nats")
 
 
 PERTURBATION = Study(
@@ -209,7 +190,7 @@ TEMPERATURE = Study(
     variables=("temperature",),
     jobs=lambda plan: _sweep_jobs("temperature", plan, temperature=TEMPERATURES),
     summary=partial(summary_by, "temperature"),
-    draw=partial(draw_by, "temperature", "temperature τ", True),
+    draw=partial(draw_by, "temperature", "temperature τ", "log"),
 )
 BATCH = Study(
     name="batch",
@@ -222,7 +203,7 @@ BATCH = Study(
     variables=("batch_nodes", "updates"),
     jobs=_batch_jobs,
     summary=partial(summary_by, "batch_nodes"),
-    draw=partial(draw_by, "batch_nodes", "nodes per batch M", True),
+    draw=partial(draw_by, "batch_nodes", "nodes per batch M", "log"),
 )
 EPOCH_COUNT = Study(
     name="epochs",
@@ -234,7 +215,7 @@ EPOCH_COUNT = Study(
     variables=("epochs",),
     jobs=_epochs_jobs,
     summary=partial(summary_by, "epochs"),
-    draw=partial(draw_by, "epochs", "epochs", False),
+    draw=partial(draw_by, "epochs", "epochs", "linear"),
 )
 BOUND = Study(
     name="bound",

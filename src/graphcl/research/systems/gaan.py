@@ -12,7 +12,7 @@ computed from its own row and from the maximum and the mean over its neighbours:
            \mathrm{mean}_j\, x_j\big)\Big), \qquad \mathrm{FC}^h = \mathrm{LeakyReLU}_{0.1}.
 """
 
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -174,15 +174,28 @@ class Gaan(Checked):
         model = GaanModel(
             self, data.num_features, labelled.num_outputs, generator=generator(seed, "weights")
         ).to(device)
+        rate = torch.tensor(self.learning_rate, device=device)  # each replay reads its new value
+        on_gpu, draws = device.type == "cuda", torch.Generator(device)
+        adam = Adam(model.parameters(), lr=rate, fused=True, capturable=on_gpu)
+
+        def step(part: Part) -> Tensor:
+            logits = model(part, draws).index_select(0, part.nodes)
+            return descend(adam, supervised_loss(logits, part.y))
+
+        # For a graph of PPI, a GPU runs the few hundred kernels of a step faster than it launches
+        # them: each graph's step is recorded once and replayed.
+        recording = closing(CudaGraphStep(step, draws)) if on_gpu else nullcontext()
         best: dict[str, Tensor] = {}
         best_score = -1.0
-        with closing(_Steps(model, train, self.learning_rate)) as steps:
+        with recording as recorded:
             for epoch in range(self.epochs):
                 choice = generator(seed, "graphs", epoch)
-                for step, index in enumerate(torch.randperm(len(train), generator=choice).tolist()):
-                    done = (epoch + step / len(train)) / self.epochs
-                    rate = self.learning_rate * cosine_decay(done)
-                    steps.take(index, rate, derive(seed, "dropout", epoch, step))
+                order = torch.randperm(len(train), generator=choice).tolist()
+                for place, index in enumerate(order):
+                    done = (epoch + place / len(train)) / self.epochs
+                    rate.fill_(self.learning_rate * cosine_decay(done))
+                    draws.manual_seed(derive(seed, "dropout", epoch, place))
+                    recorded(train[index], index) if recorded else step(train[index])
                 if (epoch + 1) % self.validate_every == 0 or epoch + 1 == self.epochs:
                     reached = _validate(model, val, epoch)
                     if reached > best_score:
@@ -213,42 +226,6 @@ class Gaan(Checked):
             [whole.labelled(labelled.val_y, labelled.val)],
             [whole],
         )
-
-
-class _Steps:
-    """Adam's steps on graphs; on a GPU each graph's step is recorded once and replayed.
-
-    For a graph of PPI, a GPU runs the few hundred kernels of a step faster than it launches them.
-    """
-
-    def __init__(self, model: GaanModel, parts: list[Part], learning_rate: float) -> None:
-        device = parts[0].x.device
-        on_gpu = device.type == "cuda"
-        self._model = model
-        self._rate = torch.tensor(learning_rate, device=device)  # each replay reads its new value
-        self._adam = Adam(model.parameters(), lr=self._rate, fused=True, capturable=on_gpu)
-        self._draws = torch.Generator(device)
-        self._recorded = CudaGraphStep(self._step, self._draws) if on_gpu else None
-        self._parts = parts
-
-    def take(self, index: int, rate: float, seed: int) -> None:
-        """Takes a step on the graph `index`; `seed` decides the dropout."""
-        self._rate.fill_(rate)
-        self._draws.manual_seed(seed)
-        if self._recorded is None:
-            self._step(self._parts[index])
-        else:
-            self._recorded(self._parts[index], index)
-
-    def close(self) -> None:
-        """Frees the recordings' memory and breaks the reference cycle through them."""
-        if self._recorded is not None:
-            self._recorded.close()
-        self._recorded = None
-
-    def _step(self, part: Part) -> Tensor:
-        logits = self._model(part, self._draws).index_select(0, part.nodes)
-        return descend(self._adam, supervised_loss(logits, part.y))
 
 
 @torch.no_grad()

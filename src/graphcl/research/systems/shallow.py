@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from graphcl.errors import MissingExtraError
+from graphcl.errors import import_extra
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.kernels.adam import Adam
 from graphcl.kernels.adjacency import Adjacency
@@ -89,7 +89,8 @@ class DeepWalk(Checked):
         walks = random_walks(
             graph.indptr, indices, starts, length=self.length, seed=derive(seed, "walks")
         )
-        model = _word2vec()(
+        gensim = import_extra("gensim.models", "DeepWalk", "baselines")
+        model = gensim.Word2Vec(
             _Sentences(walks, on_epoch, self.epochs),
             vector_size=self.dim,
             window=self.window,
@@ -134,14 +135,6 @@ class _Sentences:
         if self._passes:  # the first pass only builds the vocabulary
             self._on_epoch(self._passes, self._epochs)
         self._passes += 1
-
-
-def _word2vec() -> Any:
-    try:
-        from gensim.models import Word2Vec
-    except ImportError as error:
-        raise MissingExtraError("DeepWalk", "baselines") from error
-    return Word2Vec
 
 
 def random_walks(indptr: Nodes, indices: Nodes, starts: Nodes, *, length: int, seed: int) -> Nodes:

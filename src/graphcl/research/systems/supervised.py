@@ -7,6 +7,7 @@ features to sum to 1.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
@@ -16,11 +17,17 @@ from torch.nn.functional import cross_entropy, dropout, elu, relu
 from graphcl.encoders import glorot
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import TableScaling
-from graphcl.graphs.tensors import feature_tensor, graph_tensors
+from graphcl.graphs.tensors import graph_tensors
 from graphcl.kernels.adam import Adam
 from graphcl.kernels.adjacency import Adjacency
 from graphcl.kernels.buffers import borrow
-from graphcl.research.systems.layers import Symmetric, dense, drop_values, feature_dropout
+from graphcl.research.systems.layers import (
+    Symmetric,
+    dense,
+    dense_csr,
+    drop_values,
+    feature_dropout,
+)
 from graphcl.research.systems.system import (
     Data,
     Labelled,
@@ -275,10 +282,6 @@ class NormalisedAdjacency(NamedTuple):
         keys = looped.rows * graph.num_nodes + looped.indices
         return cls(matrix, keys, importance[:, 0])
 
-    def __matmul__(self, h: Tensor) -> Tensor:
-        """Returns Â h."""
-        return self.matrix @ h
-
     def entries(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Returns the dense block Â(rows, columns), without waiting for a GPU."""
         # A binary search in the sorted keys; an entry that is not found is 0.
@@ -293,23 +296,11 @@ class NormalisedAdjacency(NamedTuple):
             The nodes, ``[count]``, drawn with replacement, and ``1 / (count · q)`` of each.
         """
         in_rows = torch.zeros_like(self.importance)[:, None].index_fill_(0, rows, 1)
-        near = (self @ in_rows)[:, 0] > 0
+        near = (self.matrix @ in_rows)[:, 0] > 0
         q = torch.where(near, self.importance, 0)
         q = q / q.sum()
         nodes = torch.multinomial(q, count, replacement=True, generator=draws)
         return nodes, 1 / (count * q[nodes])
-
-
-class _Weights(nn.Module):
-    def __init__(self, inputs: int, hidden: int, outputs: int, generator: torch.Generator) -> None:
-        super().__init__()
-        self.first = nn.Parameter(torch.empty(inputs, hidden))
-        self.second = nn.Parameter(torch.empty(hidden, outputs))
-        glorot(self, generator)
-
-    def forward(self, pooled: Tensor) -> Tensor:
-        """Returns ReLU(ÂX W₀) W₁ for rows of ÂX; the caller multiplies it by Â."""
-        return relu(pooled @ self.first) @ self.second
 
 
 @dataclass(frozen=True)
@@ -369,12 +360,13 @@ class FastGcn(Checked):
         whole, all_pooled = _pooled(whole_graph(data), scaling, device)
         train, val = (torch.tensor(n, device=device) for n in (labelled.nodes, labelled.val))
         y, val_y = targets(labelled.y, device), targets(labelled.val_y, device)
-        weights = _Weights(
-            pooled.shape[1], self.hidden, labelled.num_outputs, generator(seed, "weights")
-        ).to(device)
+        shapes = pairwise([pooled.shape[1], self.hidden, labelled.num_outputs])
+        weights = nn.ParameterList(torch.empty(shape) for shape in shapes)
+        glorot(weights, generator(seed, "weights"))
+        first, second = weights.to(device)
         groups: list[dict[str, Any]] = [
-            {"params": [weights.first], "weight_decay": self.weight_decay},
-            {"params": [weights.second]},
+            {"params": [first], "weight_decay": self.weight_decay},
+            {"params": [second]},
         ]
         adam = Adam(groups, lr=self.learning_rate, fused=device.type == "cuda")
         draws = generator(seed, "samples", device=device)
@@ -384,11 +376,11 @@ class FastGcn(Checked):
             for part in batches(len(train), size, seed=seed, epoch=epoch, device=device):
                 rows = train[part]
                 nodes, weight = graph.sample(rows, self.samples, draws)
-                h = weights(drop_values(pooled[nodes], self.dropout, draws))
+                h = relu(drop_values(pooled[nodes], self.dropout, draws) @ first) @ second
                 logits = (graph.entries(rows, nodes) * weight) @ h
                 descend(adam, supervised_loss(logits, y[part]))
             with torch.no_grad():
-                logits = whole @ weights(all_pooled)
+                logits = whole.matrix @ (relu(all_pooled @ first) @ second)
             problem = f"a prediction is not finite after epoch {epoch + 1}"
             require_finite(logits, "FastGcn", problem)
             reached = labelled_score(logits[val], val_y)
@@ -405,9 +397,7 @@ def _pooled(
 ) -> tuple[NormalisedAdjacency, Tensor]:
     """Returns Â and ÂX."""
     pool = NormalisedAdjacency.of(graph, device)
-    graph.check()
-    x = feature_tensor(graph.x, device=device, feature_scaling=scaling)
-    return pool, pool @ dense(x)
+    return pool, pool.matrix @ dense_csr(graph, device, scaling)[0]
 
 
 _CITATION_GRAPHS = {"hidden": 16, "dropout": 0.5, "feature_scaling": "row"}
