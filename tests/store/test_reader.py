@@ -204,7 +204,12 @@ def library():
         },
         {
             WRITES: {"edge_index": [[0, 1, 4], [3, 3, 0]], "edge_features": random.normal(size=3)},
-            KNOWS: {"edge_index": [[0, 1], [1, 2]], "undirected": True, "edge_weight": [1.0, 2.0]},
+            KNOWS: {
+                "edge_index": [[0, 1], [1, 2]],
+                "undirected": True,
+                "edge_weight": [1.0, 2.0],
+                "edge_features": [3.0, 4.0],
+            },
             ("paper", "on", "topic"): np.zeros((2, 0), int),
         },
         name="library",

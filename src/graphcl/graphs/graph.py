@@ -14,7 +14,7 @@ import scipy.sparse
 
 from graphcl.errors import GraphError, StoreError, counted, suggestion
 from graphcl.graphs import interchange, validation
-from graphcl.graphs.edges import checked_relation, checked_weight, structure
+from graphcl.graphs.edges import Edges, checked_edges, checked_relation
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import EDGE, NODE, Key, Relation
 from graphcl.graphs.validation import IntArray, NoArray
@@ -137,28 +137,11 @@ class Graph(NoArray):
         Raises:
             GraphError: an array is wrong; the message names the array, the place and the value.
         """
-        features = validation.features(x)
-        num_nodes = features.shape[0]
-        indptr, indices, self_loops = structure(edge_index, num_nodes)
-        if edge_weight is not None:
-            edge_weight = checked_weight(edge_weight, edge_index, num_nodes)
+        about = {"x": x, "y": y, "node_ids": node_ids, "class_names": class_names}
         masks = {"train_mask": train_mask, "val_mask": val_mask, "test_mask": test_mask}
-        masks, splits = validation.splits(masks, num_nodes)
-        ids = validation.node_ids(node_ids, num_nodes)
-        labels, class_names = validation.labels(y, num_nodes, ids, class_names)
-        return cls.from_csr(
-            indptr,
-            indices,
-            features,
-            labels,
-            node_ids=ids,
-            self_loops_removed=self_loops,
-            edge_weight=edge_weight,
-            name=name,
-            splits=splits,
-            class_names=class_names,
-            **masks,
-        )
+        nodes = Nodes(NODE, **validation.checked_nodes({**about, **masks}))
+        edges = _plain_edges(edge_index, nodes.num_nodes, edge_weight)
+        return cls({NODE: nodes}, {EDGE: Relation(*EDGE, **edges._asdict())}, name)
 
     @classmethod
     def from_edges(
@@ -362,16 +345,7 @@ class Graph(NoArray):
                     "save graph.split(0), or another"
                 )
         with StoreWriter(path, name=self.name, overwrite=overwrite) as store:
-            for name, one in self.nodes.items():
-                (writer,) = store.add_type(name, [0, one.num_nodes], one.class_names)
-                write_nodes(writer, vars(one), features)
-            for key, relation in self.relations.items():
-                loops = relation.self_loops_removed
-                (writer,) = store.add_relation(
-                    key, undirected=relation.undirected, self_loops_removed=loops
-                )
-                narrow = self.is_plain and self.num_nodes < 1 << 31
-                write_edges(writer, vars(relation), narrow=narrow)
+            write_graph(self, store, features)
 
     def check(self) -> None:
         """Checks a store's structure once, before a compiled loop relies on it.
@@ -585,6 +559,25 @@ class Graph(NoArray):
         return f"Graph({self.name!r}: {self.describe()})"
 
 
+def write_graph(graph: Graph, store: StoreWriter, features: str | None) -> None:
+    """Writes a graph into an open store; see `write_nodes` for `features`."""
+    for name, one in graph.nodes.items():
+        (writer,) = store.add_type(name, [0, one.num_nodes], one.class_names)
+        write_nodes(writer, vars(one), features)
+    for key, relation in graph.relations.items():
+        loops = relation.self_loops_removed
+        (writer,) = store.add_relation(
+            key, undirected=relation.undirected, self_loops_removed=loops
+        )
+        narrow = graph.is_plain and graph.num_nodes < 1 << 31
+        write_edges(writer, vars(relation), narrow=narrow)
+
+
+def _plain_edges(edge_index: Any, num_nodes: int, edge_weight: Any = None) -> Edges:
+    ends = ("", num_nodes)  # the type of a plain graph is not named in messages
+    return checked_edges(edge_index, ends, ends, edge_weight=edge_weight, undirected=True)
+
+
 def _with_features(arrays: dict[str, Any]) -> dict[str, Any]:
     if arrays.get("x") is None:
         raise GraphError("the graph has no features: x is a row per node, or 'structural'")
@@ -592,7 +585,7 @@ def _with_features(arrays: dict[str, Any]) -> dict[str, Any]:
     if isinstance(arrays["x"], str) and arrays["x"] == "structural":
         from graphcl.graphs.structural import structural_features as computed
 
-        return arrays | {"x": computed(*structure(arrays["edge_index"], num_nodes)[:2])}
+        return arrays | {"x": computed(*_plain_edges(arrays["edge_index"], num_nodes)[:2])}
     rows = arrays["x"].shape[0] if hasattr(arrays["x"], "shape") else len(arrays["x"])
     if num_nodes is not None and rows != num_nodes:
         raise GraphError(f"x: {rows} rows for {num_nodes} nodes")

@@ -51,18 +51,19 @@ def node_fields(name: str, given: Any) -> dict[str, Any]:
     about = {key: value for key, value in about.items() if value is not None}
     where = f"type {name!r}"
     check_keys(about, _KEYS, where)
+    if about.get("num_nodes") == 0 or getattr(about.get("x"), "shape", (1,))[:1] == (0,):
+        raise GraphError(f"{where}: zero nodes; leave the type and its relations out")
     try:
-        return {"name": name, **_checked_nodes(about)}
+        return {"name": name, **checked_nodes(about)}
     except GraphError as error:
         raise GraphError(f"{where}: {error}") from None
 
 
-def _checked_nodes(about: Mapping[str, Any]) -> dict[str, Any]:
+def checked_nodes(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of `Nodes`, but for the name, checked."""
     x = about.get("x")
     if x is None and "num_nodes" not in about:
         raise GraphError("neither x nor num_nodes is given")
-    if about.get("num_nodes") == 0 or getattr(x, "shape", (1,))[:1] == (0,):
-        raise GraphError("zero nodes; leave the type and its relations out")
     table = None if x is None else features(x)
     rows = None if table is None else int(table.shape[0])
     num_nodes = int(about.get("num_nodes", rows))

@@ -48,8 +48,6 @@ def whole(
     edges = {}
     for key, about in store.relations.items():
         arrays = _joined_edges([part.edges[key, False] for part in parts], key, rows)
-        if about.both:
-            del arrays["edge_ids"]  # they are 0, 1, …
         flags = ("undirected", "self_loops_removed")
         edges[key] = arrays | {flag: getattr(about, flag) for flag in flags}
     return types, edges

@@ -275,26 +275,6 @@ def move_reversed(
             writer.release(name)
 
 
-def number_edges(indptr: Array, indices: Array, ids: Array) -> None:
-    """Fills in the number of the edge behind each entry of an undirected relation, in blocks.
-
-    No two edges have the same ends. An edge is numbered at the entry whose source is larger than
-    its target, in their order. The entry in the other direction is in the row of the larger end.
-    The edges of a row come in the order of their smaller ends, which is that of the row's entries:
-    each takes the next free place.
-    """
-    free, edges = np.array(indptr[:-1]), 0
-    for some in slices(len(indices), BLOCK_BYTES // 16):
-        sources, places = np.asarray(indices[some]), np.arange(some.start, some.stop)
-        targets = np.searchsorted(indptr, places, side="right") - 1
-        first = sources > targets
-        numbers = edges + np.arange(int(first.sum()))
-        ids[places[first]] = numbers
-        order, taken = take_places(free, sources[first])
-        ids[taken] = numbers[order]
-        edges += len(numbers)
-
-
 def take_places(free: Array, rows: Array) -> tuple[Array, Array]:
     """Gives each entry the next free place of its row.
 

@@ -31,7 +31,6 @@ from graphcl.store.moving import (
     move_ragged,
     move_reversed,
     move_rows,
-    number_edges,
     order_types,
     row_blocks,
     scratch,
@@ -169,30 +168,12 @@ def _write_relation(
     there = writer.add_relation(
         key, undirected=about.undirected, self_loops_removed=about.self_loops_removed
     )
-    edges = dict(arrays)
-    if about.undirected and "edge_ids" not in edges and not store.is_plain:
-        edges["edge_ids"] = scratch(len(edges["indices"]), np.int64, writer.folder)
-        number_edges(edges["indptr"], edges["indices"], edges["edge_ids"])
-    cut = move_edges(there, edges, targets, sources, edges["indices"].dtype)
+    cut = move_edges(there, arrays, targets, sources, arrays["indices"].dtype)
     writer.set_cut(key, cut // 2 if about.undirected else cut)
     if about.undirected:
         return
-    _number_entries(there)
-    names = [*edges, "edge_ids"]
-    moved = [{name: one.read(name) for name in names} for one in there]
+    moved = [{name: one.read(name) for name in arrays} for one in there]
     move_reversed(writer.add_reverse(key), moved, targets, sources, writer.folder)
-
-
-def _number_entries(writers: Sequence[ArrayWriter]) -> None:
-    """Numbers the entries of all parts, one after the other: each is an edge of its own."""
-    first = 0
-    for writer in writers:
-        (count,) = writer.shape("indices")
-        numbers = writer.array("edge_ids", (count,), np.int64)
-        for some in slices(count, BLOCK_BYTES // 8):
-            numbers[some] = np.arange(first + some.start, first + some.stop)
-        writer.release("edge_ids")
-        first += count
 
 
 def write_rows(

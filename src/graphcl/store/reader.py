@@ -15,7 +15,7 @@ A part has `.npy` files in a folder for each type and for each direction of a re
                             undirected edge is there twice.
     edge_weight             float32, of each entry
     edge_features           float32 [entries, features]
-    edge_ids                the number of the edge, the same in both directions
+    edge_ids                of undirected edges that may have the same ends: the number of each
 
 Nodes without ids of a store that was divided have the numbers in `rows` as ids. So
 `graphcl.store.joining` returns exactly the graph that was divided, whatever the order.
@@ -337,10 +337,10 @@ def _open_edges(store: Store, number: int, key: Key, backwards: bool, listed: Li
     """Maps the edges of one direction of a relation."""
     folder, relation = store.edges_folder(number, key, backwards), store.relations[key]
     receivers = store.types[ends(key, backwards)[0]].nodes(number)
-    expected = {"indptr", "indices"} | ({"edge_ids"} if relation.both else set())
+    expected = {"indptr", "indices"}
     expected |= {"edge_weight"} if relation.weighted else set()
     expected |= {"edge_features"} if relation.num_edge_features else set()
-    if listed.keys() - {"edge_ids"} != expected - {"edge_ids"} or not expected <= listed.keys():
+    if listed.keys() - {"edge_ids"} != expected:
         raise StoreError(f"{folder}: must have the arrays {', '.join(sorted(expected))}")
     arrays = {name: _map_array(folder, name, one) for name, one in listed.items()}
     entries = len(arrays["indices"])
