@@ -5,7 +5,7 @@ over them; for ten million entries that takes a tenth of a second. Features that
 file are not copied: see `graphcl.files.patched`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from graphcl.graphs.graph import Graph
 from graphcl.graphs.neighbourhood import entries_of
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import Key, Relation
-from graphcl.store.columns import ScaledFeatures
+from graphcl.store.columns import ScaledFeatures, entry_places
 from graphcl.store.writer import row_levels
 
 IntArray = npt.NDArray[np.int64]
@@ -202,7 +202,7 @@ class _Edges:
             raise GraphError(f"{named}: an edge is added to a node that is removed")
         self._check_values(named, delta)
         gone = self._dropped(delta.dropped)
-        first, last = self.find(rows, columns)
+        first, last = find_entries(relation, rows, columns)
         # Where edges have features, two may have the same ends.
         again = (first < last) & (relation.edge_features is None)
         old = first[again]
@@ -251,11 +251,11 @@ class _Edges:
     def _dropped(self, pairs: IntArray) -> IntArray:
         """Returns the places of entries that are removed, with an edge or with a node."""
         ((rows, columns),) = self._entries(pairs)
-        first, last = self.find(rows, columns)
+        first, last = find_entries(self._relation, rows, columns)
         if (first == last).any():
             row = int(np.argmax(first == last))
             raise GraphError(f"no edge joins {columns[row]} and {rows[row]}")
-        parts = [_ranges(first, last)]
+        parts = [entry_places(first, last - first)]
         old = self._rows_of[: len(self._indptr) - 1]
         parts.append(entries_of(self._indptr, np.flatnonzero(old < 0)))
         if (self._columns_of < 0).any():
@@ -266,33 +266,6 @@ class _Edges:
         found: IntArray = np.searchsorted(self._indptr, places, side="right") - 1
         return found
 
-    def find(self, rows: IntArray, columns: IntArray) -> tuple[IntArray, IntArray]:
-        """Returns the places of entries, from and to; where one is not, it would be at both."""
-        size, end = len(self._indptr) - 1, len(self._indices)
-        old = rows < size
-        known = np.where(old, rows, 0)
-        start = np.where(old, self._indptr[known], end)
-        stop = np.where(old, self._indptr[known + 1], end)
-
-        def bisected(low: IntArray, before: Callable[[Any, Any], Any]) -> IntArray:
-            high = stop
-            while (open_ := low < high).any():  # a binary search in every row at once
-                middle = (low + high) // 2
-                value = self._indices[np.minimum(middle, max(end - 1, 0))]
-                less = open_ & before(value, columns)
-                low = np.where(less, middle + 1, low)
-                high = np.where(open_ & ~less, middle, high)
-            return low
-
-        if not end:
-            return start, start
-        first = bisected(start, np.less)
-        if self._relation.edge_features is not None:
-            return first, bisected(first, np.less_equal)
-        there = first < stop
-        there[there] = self._indices[first[there]] == columns[there]
-        return first, first + there
-
     def merged(self) -> Relation:
         """Returns the relation after the change."""
         relation, gone = self._relation, self._gone
@@ -301,26 +274,18 @@ class _Edges:
         same = not len(gone) and not len(self._places) and self._weight is relation.edge_weight
         if same and not new_ends:
             return relation
-        into = self._places - np.searchsorted(gone, self._places) + np.arange(len(self._places))
+        into = self._places - np.searchsorted(gone, self._places)
         degree = np.zeros(len(rows), np.int64)
         degree[:size] = np.diff(self._indptr)
         degree -= np.bincount(self._rows_at(gone), minlength=len(rows))
         degree += np.bincount(self._rows, minlength=len(rows))
         indptr = np.concatenate([[0], degree[rows >= 0].cumsum()])
-        total = len(self._indices) - len(gone) + len(into)
         wide = self._indices.dtype.itemsize > 4 or len(columns) >= 1 << 31
         kind: Any = np.int64 if wide else np.int32
-        # Up to the first entry that is removed or added, all stay where they are.
-        first = int(min(min(part, default=total) for part in (gone[:1], into[:1])))
-        own = np.ones(total - first, bool)
-        own[into - first] = False
 
         def joined(old: Any, new: Any, kind: Any) -> Any:
-            out = np.empty((total, *old.shape[1:]), kind)
-            out[:first] = old[:first]
-            out[first:][own] = np.delete(old[first:], gone - first, 0) if len(gone) else old[first:]
-            out[into] = new
-            return out
+            left = np.delete(old, gone, 0) if len(gone) else old
+            return np.insert(np.asarray(left, kind), into, new, 0)
 
         indices = joined(self._indices, self._columns, kind)
         if (columns < 0).any():
@@ -337,6 +302,28 @@ class _Edges:
         return replace(found, edge_ids=_edge_ids(found))
 
 
+def find_entries(
+    relation: Relation, rows: IntArray, columns: IntArray
+) -> tuple[IntArray, IntArray]:
+    """Returns the places of entries, from and to; where one is not, it would be at both.
+
+    Args:
+        relation: any.
+        rows: the target of each entry, perhaps a new node.
+        columns: its source.
+    """
+    indptr, size = np.asarray(relation.indptr), len(relation.indptr) - 1
+    old = np.unique(rows[rows < size])
+    indices = np.asarray(relation.indices[entries_of(indptr, old)], np.int64)
+    width = 1 + int(max(columns.max(initial=0), indices.max(initial=0)))
+    codes = np.repeat(old, indptr[old + 1] - indptr[old]) * width + indices  # they ascend
+    # A place among the entries of these rows becomes one among all.
+    moved = indptr[np.minimum(rows, size)] - np.searchsorted(codes, rows * width)
+    wanted = rows * width + columns
+    first, last = (np.searchsorted(codes, wanted, side=side) for side in ("left", "right"))
+    return first + moved, last + moved
+
+
 def _edge_ids(relation: Relation) -> IntArray:
     """Numbers the edges of an undirected relation, where several may have the same ends.
 
@@ -351,12 +338,6 @@ def _edge_ids(relation: Relation) -> IntArray:
     ids = np.empty(len(order), np.int64)
     ids[order] = places // 2
     return ids
-
-
-def _ranges(first: IntArray, last: IntArray) -> IntArray:
-    """Returns all numbers of some ranges."""
-    counts = last - first
-    return np.repeat(first - (counts.cumsum() - counts), counts) + np.arange(counts.sum())
 
 
 def _features(x: Any, delta: NodeDelta, kept: IntArray) -> tuple[Any, IntArray]:
@@ -441,10 +422,7 @@ def check_pairs(relation: Relation, pairs: IntArray, names: Any, table: str) -> 
     Raises:
         GraphError: some are not there; the message names the first.
     """
-    sizes = {relation.target: len(relation.indptr) - 1}
-    sizes.setdefault(relation.source, 1 + int(pairs[:, 0].max(initial=-1)))
-    numbers = {name: np.arange(size) for name, size in sizes.items()}
-    first, last = _Edges(relation, EdgeDelta(), numbers, "").find(pairs[:, 1], pairs[:, 0])
+    first, last = find_entries(relation, pairs[:, 1], pairs[:, 0])
     if (first == last).any():
         missing = counted(int((first == last).sum()), "edge is", "edges are")
         source, target = names(pairs[int(np.argmax(first == last))])

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.errors import GraphError, suggestion
-from graphcl.graphs import interchange
+from graphcl.graphs import interchange, validation
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
@@ -45,7 +45,7 @@ def checked_relation(key: Any, given: Any, sizes: Mapping[str, int]) -> tuple[An
             near = suggestion(end, sizes)
             raise GraphError(f"{where}: no type {end!r}; the types: {', '.join(sizes)}{near}")
     about: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {"edge_index": given}
-    check_keys(about, _KEYS, where)
+    interchange.check_keys(about, _KEYS, where)
     if about.get("edge_index") is None:
         raise GraphError(f"{where}: edge_index is not given")
     ends = (source, sizes[source]), (target, sizes[target])
@@ -55,14 +55,6 @@ def checked_relation(key: Any, given: Any, sizes: Mapping[str, int]) -> tuple[An
     except GraphError as error:
         raise GraphError(f"{where}: {error}") from None
     return source, name, target, *edges, preparation
-
-
-def check_keys(about: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
-    """Refuses a key that is not known, and suggests one."""
-    for key in about:
-        if key not in known:
-            near = suggestion(key, known) or f"; known: {', '.join(known)}"
-            raise GraphError(f"{where}: unknown key {key!r}{near}")
 
 
 def checked_edges(
@@ -162,7 +154,7 @@ def _ends(edge_index: Any, sources: tuple[str, int], targets: tuple[str, int]) -
                 else f"edge_index: edge {place} names node {node}, but the nodes are 0 to "
                 f"{count - 1} (x has {count} rows)"
             )
-    return edges.astype(np.int64)
+    return edges.astype(np.int64, copy=False)
 
 
 def _weights(weight: Any, count: int) -> Floats:
@@ -216,18 +208,11 @@ def _check_sums(indptr: IntArray, indices: IntArray, weight: Floats) -> None:
 
 def _features(features: Any, count: int) -> FloatArray:
     given = interchange.to_numpy(features, "edge_features")
-    if given.ndim == 1:
-        given = given[:, None]
-    if given.ndim != 2 or len(given) != count or given.shape[1] == 0:
+    given = given[:, None] if given.ndim == 1 else given
+    if given.shape[:1] != (count,):
         raise GraphError(f"edge_features: expected [{count}, features]; got shape {given.shape}")
-    if given.dtype.kind not in "biuf":
-        raise GraphError(f"edge_features: must be numbers; got dtype {given.dtype}")
-    with np.errstate(over="ignore"):
-        values = given.astype(np.float32)
-    if not np.isfinite(values).all():
-        place, column = (int(i) for i in np.argwhere(~np.isfinite(values))[0])
-        raise GraphError(f"edge_features: {given[place, column]} at edge {place}, feature {column}")
-    return values
+    found: Any = validation.features(given, "edge_features", "edge")
+    return found  # type: ignore[no-any-return]
 
 
 def _merged(

@@ -270,17 +270,22 @@ class Graph(NoArray):
             edge_features: the edge attribute with a number or a vector.
             name: the graph's name in messages.
         """
-        if node_type or relation or edge_features:
-            kinds = {"node_type": node_type, "relation": relation, "edge_features": edge_features}
-            found = interchange.typed_arrays_from_networkx(
-                graph, features=features, labels=labels, weight=weight, **kinds
-            )
-            return cls._once(*found, name=name)
-        x = "structural" if x is None and features == "structural" else x
-        arrays = interchange.arrays_from_networkx(
-            graph, features=features if x is None else (), labels=labels, weight=weight
+        kinds = {"node_type": node_type, "relation": relation, "edge_features": edge_features}
+        typed, computed = any(kinds.values()), x is None and features == "structural"
+        nodes, relations = interchange.arrays_from_networkx(
+            graph,
+            features=() if computed or not (x is None or typed) else features,
+            labels=labels,
+            weight=weight,
+            **kinds,
         )
-        arrays |= {key: one for key, one in (("x", x), ("y", y)) if one is not None}
+        if typed:
+            return cls._once(nodes, relations, name=name)
+        arrays = {**nodes.get(NODE, {}), "edge_index": np.zeros((2, 0), np.int64)}
+        arrays |= relations.get(EDGE, {})
+        arrays.pop("undirected", None)
+        given = {"x": "structural" if computed else x, "y": y}
+        arrays |= {key: one for key, one in given.items() if one is not None}
         return cls.from_edge_index(name=name, **_with_features(arrays))
 
     @classmethod
@@ -390,9 +395,9 @@ class Graph(NoArray):
         Args:
             sparse: keep sparse features as a `torch.sparse_csr` tensor; few PyG layers accept it.
         """
-        from graphcl.graphs.conversion import to_data, to_hetero
+        from graphcl.graphs.conversion import to_pyg
 
-        return (to_data if self.is_plain else to_hetero)(self, sparse=sparse)
+        return to_pyg(self, sparse=sparse)
 
     def flatten(self) -> "Graph":
         """Returns a plain graph that forgets types, directions, edge features and weights.
@@ -463,34 +468,14 @@ class Graph(NoArray):
     node_ids = _of("only_type", "node_ids", "The caller's ids; None: they are the rows.")
     class_names = _of("only_type", "class_names", "Names of the classes, by number.")
     preparation = _of("only_type", "preparation", "What made `x` of a table's columns.")
+    num_features = _of("only_type", "num_features", "Number of features, P.")
+    num_classes = _of("only_type", "num_classes", "Number of classes, or of labels per node.")
+    has_split = _of("only_type", "has_split", "Whether there are train, val and test nodes.")
+    num_splits = _of("only_type", "num_splits", "Number of splits; 0 without a whole one.")
+    split_gap = _of("only_type", "split_gap", "Describes an incomplete split; else empty.")
     indptr = _of("only_relation", "indptr", "CSR row pointers, ``[num_nodes + 1]``.")
     indices = _of("only_relation", "indices", "CSR indices, each undirected edge twice.")
     edge_weight = _of("only_relation", "edge_weight", "A weight per entry, or None.")
-
-    @property
-    def num_features(self) -> int:
-        """Number of features of the only type, P."""
-        return self.only_type.num_features
-
-    @property
-    def num_classes(self) -> int:
-        """Number of its classes, or of labels per node; 0 without labels."""
-        return self.only_type.num_classes
-
-    @property
-    def has_split(self) -> bool:
-        """Whether there are training, validation and test nodes."""
-        return self.only_type.has_split
-
-    @property
-    def num_splits(self) -> int:
-        """Number of splits of the only type; 0 without a whole one."""
-        return self.only_type.num_splits
-
-    @property
-    def split_gap(self) -> str:
-        """Describes an incomplete split of the only type; else empty."""
-        return self.only_type.split_gap
 
     @property
     def num_nodes(self) -> int:

@@ -22,7 +22,7 @@ from torch import Tensor
 from graphcl.distributed import Share, any_of
 from graphcl.errors import StoreError
 from graphcl.graphs.column_facts import Rows
-from graphcl.graphs.filling import filling_order
+from graphcl.graphs.filling import filled_table, filling_order
 from graphcl.graphs.scaling import Scaling, TableScaling, fit_tables
 from graphcl.graphs.schema import Direction, RelationSchema, Schema, TypeSchema
 from graphcl.graphs.tensors import feature_tensor, stored_features, table_scaling
@@ -333,10 +333,18 @@ class _Filling:
             filled[name] = how
             if name not in self.now.nodes:
                 continue
-            means = how == "neighbours"
-            x = self._means(name, channels) if means else self._structure(name, channels)
-            self._put(name, x)
-            if fit is not None and not means:
+            x = filled_table(
+                how,
+                channels,
+                _count(self.now.nodes[name]),
+                mean=self._mean,
+                degrees=self._degrees,
+                widths=self.widths,
+            )
+            self.widths[name] = int(x.shape[1])
+            own = with_features(self.now.nodes[name], x)
+            self.now = replace(self.now, nodes={**self.now.nodes, name: own})
+            if fit is not None and how == "structure":
                 scaling = {**self.now.scaling.nodes, name: fit(self.now.nodes[name])}
                 self.now = replace(self.now, scaling=replace(self.now.scaling, nodes=scaling))
         if fit is None:
@@ -346,44 +354,27 @@ class _Filling:
         )
         return replace(self.now, schema=Schema(types, self.now.schema.relations))
 
-    def _put(self, name: str, x: Any) -> None:
-        self.widths[name] = int(x.shape[1])
-        own = with_features(self.now.nodes[name], x)
-        self.now = replace(self.now, nodes={**self.now.nodes, name: own})
+    def _mean(self, channel: Direction) -> Any:
+        """Returns the mean of the neighbours' features in a direction."""
+        edges, sender = self.now.edges(channel), channel.sender
+        if edges is None:
+            return None
+        table = FeatureRows(self.now.nodes[sender], self.wire, self.now.scaling_of(sender))
+        return _mean(edges, table, self.wire, weight=edges.get("edge_weight"))
 
-    def _means(self, name: str, channels: list[Direction]) -> Any:
-        """Returns the mean of the neighbours' features in each direction, side by side."""
-        count, found = _count(self.now.nodes[name]), []
-        for channel in channels:
-            edges, sender = self.now.edges(channel), channel.sender
-            if edges is None:
-                found.append(scipy.sparse.csr_array((count, self.widths[sender]), dtype=np.float32))
-                continue
-            table = FeatureRows(self.now.nodes[sender], self.wire, self.now.scaling_of(sender))
-            found.append(_mean(edges, table, self.wire, weight=edges.get("edge_weight")))
-        if all(scipy.sparse.issparse(one) for one in found):
-            return scipy.sparse.hstack(found, format="csr")
-        dense = [one.toarray() if scipy.sparse.issparse(one) else one for one in found]
-        return np.concatenate(dense, axis=1)
-
-    def _structure(self, name: str, channels: list[Direction]) -> Any:
-        """Returns two columns for each direction; a column of ones for a type without relations."""
-        count = _count(self.now.nodes[name])
-        columns: list[Any] = []
-        for channel in channels:
-            edges = self.now.edges(channel)
-            if edges is None:
-                columns += [np.zeros(count)] * 2
-                continue
-            relation = self.now.part.store.relations[channel.relation]
-            backwards = channel.backwards if relation.undirected else not channel.backwards
-            sent = np.diff(self.now.part.edges[channel.relation, backwards]["indptr"])
-            degrees = sent.astype(np.float32)[:, None]
-            own = with_features(self.now.part.nodes[channel.sender], degrees)
-            table = FeatureRows(own, self.wire, "none")
-            around = _mean(edges, table, self.wire, of=lambda x: x.double().log1p())
-            columns += [np.log1p(np.diff(edges["indptr"])), np.asarray(around)[:, 0]]
-        return np.stack(columns or [np.ones(count)], axis=1).astype(np.float32)
+    def _degrees(self, channel: Direction) -> Any:
+        """Returns log(1 + d) of the nodes, and its mean over their neighbours."""
+        edges = self.now.edges(channel)
+        if edges is None:
+            return None
+        relation = self.now.part.store.relations[channel.relation]
+        backwards = channel.backwards if relation.undirected else not channel.backwards
+        sent = np.diff(self.now.part.edges[channel.relation, backwards]["indptr"])
+        degrees = sent.astype(np.float32)[:, None]
+        own = with_features(self.now.part.nodes[channel.sender], degrees)
+        table = FeatureRows(own, self.wire, "none")
+        around = _mean(edges, table, self.wire, of=lambda x: x.double().log1p())
+        return np.log1p(np.diff(edges["indptr"])), np.asarray(around)[:, 0]
 
 
 def with_features(part: PartNodes, x: Any) -> PartNodes:

@@ -20,6 +20,7 @@ import numpy as np
 import scipy.sparse
 
 from graphcl.errors import StoreError, option, require
+from graphcl.files.arrays import scratch_array
 from graphcl.store.columns import Names, ScaledFeatures
 from graphcl.store.header import MASKS, MOST_PARTS, ORDERS, Key, Store, read_store
 from graphcl.store.moving import (
@@ -33,7 +34,6 @@ from graphcl.store.moving import (
     move_rows,
     order_types,
     row_blocks,
-    scratch,
     slices,
     take_places,
 )
@@ -127,7 +127,7 @@ def flat_edges(store: Store, edges: Mapping[Key, Edges], folder: Path) -> Mappin
         return next(iter(edges.values()))
     firsts = dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
     total = sum(sizes.values())
-    indptr = scratch(total + 1, np.int64, folder)
+    indptr = scratch_array((total + 1,), np.int64, folder)
     for one in relations:
         arrays, (source, _, target) = edges[one.key], one.key
         first = firsts[target] + 1
@@ -138,9 +138,10 @@ def flat_edges(store: Store, edges: Mapping[Key, Edges], folder: Path) -> Mappin
             found, counts = np.unique(arrays["indices"][some], return_counts=True)
             indptr[firsts[source] + 1 + found] += counts
     np.cumsum(indptr, out=indptr)
-    free = scratch(total, np.int64, folder)
+    free = scratch_array((total,), np.int64, folder)
     free[:] = indptr[:-1]
-    indices = scratch(int(indptr[-1]), np.int32 if total < 1 << 31 else np.int64, folder)
+    kind: Any = np.int32 if total < 1 << 31 else np.int64
+    indices = scratch_array((int(indptr[-1]),), kind, folder)
     for one in relations:
         arrays, (source, _, target) = edges[one.key], one.key
         for rows in row_blocks(arrays["indptr"]):

@@ -262,7 +262,7 @@ class StoreWriter:
             {within: each[number].describe() for within, each in self._writers.items()}
             for number in range(self._parts)
         ]
-        build = self.build or build_id({"name": self.name, "arrays": _sums(parts)})
+        build = self.build or build_id({"name": self.name, "arrays": parts})
         digests = []
         for number, arrays in enumerate(parts):
             about = {"graphcl_part": FORMAT, "build": build, "part": number, "arrays": arrays}
@@ -309,15 +309,6 @@ class StoreWriter:
 def build_id(about: Mapping[str, Any]) -> str:
     """Returns the id of a build from what decides it."""
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
-
-
-def _sums(parts: Any) -> Any:
-    """Returns the checksums of arrays, in whatever they are listed."""
-    if isinstance(parts, dict) and "sha256" in parts:
-        return [parts["sha256"], *parts.get("patch", ())]
-    if isinstance(parts, dict):
-        return {name: _sums(one) for name, one in parts.items()}
-    return [_sums(one) for one in parts]
 
 
 def write_nodes(

@@ -331,12 +331,8 @@ def _ordered(graph: Graph, places: Mapping[str, npt.NDArray[np.int64]]) -> Graph
         there = {name: in_order(one, places[kind]) for name, one in held.items() if one is not None}
         nodes[kind] = replace(own, **there)
     for key, one in graph.relations.items():
-        found = reordered(one.indptr, one.indices, places[key[2]], places[key[0]])
-        beside: dict[str, Any] = {
-            name: None if getattr(one, name) is None else getattr(one, name)[found.entries]
-            for name in ("edge_weight", "edge_features", "edge_ids")
-        }
-        relations[key] = replace(one, indptr=found.indptr, indices=found.indices, **beside)
+        moved = reordered(vars(one), places[key[2]], places[key[0]])
+        relations[key] = replace(one, **moved)
     return replace(graph, nodes=nodes, relations=relations)
 
 

@@ -20,7 +20,7 @@ from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.inference import embed_fitted, embed_layer, hidden_widths, join_layers
 from graphcl.evaluation.drift import Drift
 from graphcl.files import patched
-from graphcl.files.atomic import write_whole
+from graphcl.files.atomic import reserve, write_whole
 from graphcl.graphs import graph as graphs
 from graphcl.graphs.changing import Changed, affected_rows
 from graphcl.graphs.collection import fingerprint
@@ -258,16 +258,12 @@ def write_rows(
     new = int(np.searchsorted(rows, len(kept)))  # in `fresh`, new nodes come last
     shape = (len(kept) + len(rows) - new, old.shape[1])
     file = folder / f"{name}.npy"
-    with file.open("wb") as out:
-        about = {"descr": "<f4", "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(out, about)
-        for start in range(0, len(kept), _BLOCK):
-            np.asarray(old[kept[start : start + _BLOCK]]).tofile(out)
-        fresh[new:].tofile(out)
-    if new:
-        z = np.load(file, mmap_mode="r+")
-        z[rows[:new]] = fresh[:new]
-        z.flush()
+    z = np.lib.format.open_memmap(file, mode="w+", dtype=np.float32, shape=shape)
+    reserve(file)
+    for start in range(0, len(kept), _BLOCK):
+        z[start : start + _BLOCK][: len(kept) - start] = old[kept[start : start + _BLOCK]]
+    z[rows] = fresh
+    z.flush()
     return np.load(file, mmap_mode="r")
 
 
