@@ -343,7 +343,7 @@ def _features(x: Any, delta: NodeDelta, kept: IntArray) -> tuple[Any, IntArray]:
         source = np.arange(size)
         source[changed] = size + new + np.arange(len(changed))
         rows = np.concatenate([source[kept], size + np.arange(new)])
-        differs = _differs(table[changed], table[source[changed]])
+        differs = rows_differ(table[changed], table[source[changed]])
         return scipy.sparse.csr_array(table[rows].astype(np.float32)), changed[differs]
     if isinstance(x, ScaledFeatures):
         return _scaled(x, delta, kept)
@@ -351,7 +351,7 @@ def _features(x: Any, delta: NodeDelta, kept: IntArray) -> tuple[Any, IntArray]:
     with np.errstate(over="ignore"):
         if len(changed):
             parts.append(_dense(given).astype(x.dtype))
-            differs = (np.asarray(x[changed]) != parts[-1]).any(axis=1)
+            differs = rows_differ(np.asarray(x[changed]), parts[-1])
         if delta.new:
             parts.append(_dense(delta.x).astype(x.dtype))
     values = np.concatenate(parts)
@@ -390,10 +390,10 @@ def _dense(x: Any) -> FloatArray:
     return dense
 
 
-def _differs(first: Any, second: Any) -> npt.NDArray[np.bool_]:
-    """Returns which rows of two sparse tables differ."""
-    away = scipy.sparse.csr_array(first != second)
-    found: npt.NDArray[np.bool_] = np.diff(away.indptr) > 0
+def rows_differ(first: Any, second: Any) -> npt.NDArray[np.bool_]:
+    """Returns which rows of two tables differ, both dense or both sparse."""
+    away: Any = first != second
+    found: npt.NDArray[np.bool_] = np.asarray(away.sum(axis=1)).reshape(-1) > 0
     return found
 
 

@@ -27,7 +27,7 @@ from graphcl.estimator.fitting import retrain as train_on
 from graphcl.estimator.inference import embed_fitted
 from graphcl.evaluation.drift import measure_drift
 from graphcl.files.records import Answer
-from graphcl.graphs.changing import Changed
+from graphcl.graphs.changing import Changed, rows_differ
 from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
 from graphcl.runs import versions
@@ -342,8 +342,7 @@ def _differing(graph: Graph, new: Graph, kind: str, kept: npt.NDArray[np.int64])
     second: Any = new.nodes[kind].x
     if first is None or second is None:
         return 0
-    away: Any = first[kept] != second[: len(kept)]
-    return int(np.count_nonzero(np.asarray(away.sum(axis=1))))
+    return int(rows_differ(first[kept], second[: len(kept)]).sum())
 
 
 def _align(

@@ -22,7 +22,7 @@ from graphcl.evaluation.drift import Drift
 from graphcl.files import patched
 from graphcl.files.atomic import reserve, write_whole
 from graphcl.graphs import graph as graphs
-from graphcl.graphs.changing import Changed, affected_rows
+from graphcl.graphs.changing import Changed, affected_rows, rows_differ
 from graphcl.graphs.collection import fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.neighbourhood import entries_of
@@ -120,8 +120,7 @@ def _moved(old: Old, changed: Changed) -> Levels:
             kept, new = changed.kept[name], after.nodes[name].num_nodes
             first: Any = before.nodes[name].x
             second: Any = after.nodes[name].x
-            away: Any = first[kept] != second[: len(kept)]
-            differs = np.flatnonzero(np.asarray(away.sum(axis=1)).reshape(-1))
+            differs = np.flatnonzero(rows_differ(first[kept], second[: len(kept)]))
             moved[name] = np.union1d(differs, np.arange(len(kept), new))
     return moved
 
