@@ -331,11 +331,8 @@ def check_directions(parts, whole):
             each = [part.edges[key, backwards] for part in every]
             lengths = np.concatenate([np.diff(one["indptr"]) for one in each])
             assert np.array_equal(lengths, np.diff(csr.indptr))
-            numbers = entries if relation.edge_ids is None else relation.edge_ids[entries]
-            expected = {"indices": csr.indices, "edge_ids": numbers}
-            if parts.is_plain:
-                del expected["edge_ids"]
-            for name in ("edge_weight", "edge_features"):
+            expected = {"indices": csr.indices}
+            for name in ("edge_weight", "edge_features", "edge_ids"):
                 if getattr(relation, name) is not None:
                     expected[name] = getattr(relation, name)[entries]
             assert {"indptr", *expected} == set(each[0])

@@ -21,10 +21,9 @@ from graphcl.encoders import Layer, LayeredEncoder
 from graphcl.errors import GraphError
 from graphcl.estimator.fitted import Fitted, say_clipped
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.neighbourhood import table_rows
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import NODE
-from graphcl.store.columns import Ids
+from graphcl.store.columns import Ids, table_rows
 from graphcl.training.progress import RowProgress
 
 LAYERWISE_NODES = 50_000  # above, inference on a GPU goes layer by layer in blocks of rows

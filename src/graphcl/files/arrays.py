@@ -79,20 +79,9 @@ def read_npy(path: Path, error: type[InvalidInputError]) -> npt.NDArray[Any]:
         InvalidInputError: of the type `error`.
     """
     try:
-        refuse_gzipped(path, error)
-        with path.open("rb") as raw:  # NumPy would leave a damaged file open
-            array: npt.NDArray[Any] = np.lib.format.read_array(raw, allow_pickle=False)
+        return np.array(map_npy(path, error, fortran_too=True))
     except FileNotFoundError:
         raise error(f"{path}: no such file") from None
-    except InvalidInputError:
-        raise
-    except MemoryError:
-        raise error(f"{path}: its header asks for more memory than there is") from None
-    except Exception as problem:  # a damaged header can raise any exception
-        if "pickle" in str(problem) or "Object arrays" in str(problem):
-            raise error(f"{path}: holds pickled objects, which are never read") from None
-        raise error(f"{path}: not a readable .npy file: damaged, or of another kind") from None
-    return array
 
 
 def map_npy(
@@ -116,7 +105,9 @@ def map_npy(
             why = "" if usual else f" ({type(problem).__name__}: {problem})"
             raise error(f"{path}: damaged, not an .npy file{why}") from None
         offset, identity = file.tell(), file_identity(file)
-    if dtype.hasobject or (fortran and not fortran_too) or min(shape, default=0) < 0:
+    if dtype.hasobject:
+        raise error(f"{path}: holds pickled objects, which are never read")
+    if (fortran and not fortran_too) or min(shape, default=0) < 0:
         raise error(f"{path}: damaged, holds {dtype} {str(shape)[:60]}; expected rows of numbers")
     needed = offset + dtype.itemsize * math.prod(shape)
     if size != needed:

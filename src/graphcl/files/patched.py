@@ -50,13 +50,14 @@ class _Region:
         base_rows: how many rows it has.
         rows: which rows the patch has.
         values: their values.
+        files: those of the table, if it is on the disk as it is.
     """
 
     def __init__(
-        self, raw: BinaryIO, table: tuple[tuple[int, ...], Any], rows: IntArray, values: Array
+        self, raw: BinaryIO, rows: IntArray, values: Array, files: tuple[Path, ...] = ()
     ) -> None:
-        shape, dtype = table
-        offset = raw.tell()
+        shape, _, dtype = read_header(raw)
+        offset, self.files = raw.tell(), files
         self.file, self.identity = Path(raw.name).absolute(), file_identity(raw)
         self.base_rows, self.rows, self.values = shape[0], rows, values
         total = max(shape[0], int(rows[-1]) + 1 if len(rows) else 0)
@@ -115,16 +116,15 @@ def overlay(table: Array, rows: IntArray, values: Any) -> Array:
         whole[: len(table)] = table
         whole[rows] = values
         return whole
-    file, identity, before, held = base
+    file, identity, before, held, _ = base
     if len(before):  # what the earlier patch has and this one has not
         left = ~np.isin(before, rows, assume_unique=True)
         rows, values = np.concatenate([before[left], rows]), np.concatenate([held[left], values])
         order = np.argsort(rows, kind="stable")
         rows, values = rows[order], values[order]
     with file.open("rb") as raw:
-        shape, _, dtype = read_header(raw)
         assert file_identity(raw) == identity
-        return _patched(_Region(raw, (shape, dtype), rows, values))
+        return _patched(_Region(raw, rows, values))
 
 
 def _patched(region: _Region) -> Array:
@@ -134,24 +134,28 @@ def _patched(region: _Region) -> Array:
     return table
 
 
-def _base(table: Array) -> tuple[Path, object, IntArray, Array] | None:
-    """Returns the file of a mapped table, its identity and its patch; None for another table."""
+def _base(table: Array) -> tuple[Path, object, IntArray, Array, tuple[Path, ...]] | None:
+    """Returns the file of a mapped table, its identity and its patch; None for another table.
+
+    Last are the files of the table, if it is on the disk as it is.
+    """
     region: Any = table.base
     identity: Any
     if isinstance(region, _Region):
         same = table.shape == region.__array_interface__["shape"]
         file, identity = region.file, region.identity
-        rows, values = region.rows, region.values
+        rows, values, files = region.rows, region.values, region.files
     else:
         identity = getattr(table, "file_identity", None)
         same = identity is not None and isinstance(table, np.memmap)
         file = Path(str(getattr(table, "filename", "")))
-        rows, values = np.zeros(0, np.int64), table[:0]
+        rows, values, files = np.zeros(0, np.int64), table[:0], (file,)
     if not same:
         return None
     try:
         with file.open("rb") as raw:  # another file may have taken its place
-            return (file, identity, rows, values) if file_identity(raw) == identity else None
+            same = file_identity(raw) == identity
+            return (file, identity, rows, values, files) if same else None
     except OSError:
         return None
 
@@ -165,6 +169,8 @@ def base_file(table: Array) -> Path | None:
 def write_table(folder: Path, name: str, table: Array, share: Share) -> tuple[Path, ...]:
     """Writes a table into a folder, as a patch if it is one and the patch is not large.
 
+    One that is on the disk as it is shares its files.
+
     Args:
         folder: a folder that nobody reads yet.
         name: of the table.
@@ -175,14 +181,15 @@ def write_table(folder: Path, name: str, table: Array, share: Share) -> tuple[Pa
         The files.
     """
     base = _base(table)
-    few = base is not None and len(base[2]) <= MOST * len(table)
-    if base is None or not few or table.nbytes <= SMALL_BYTES:
+    if base is not None and base[4]:
+        shared = [folder / f"{name}.{file.name.partition('.')[2]}" for file in base[4]]
+        for file, target in zip(base[4], shared, strict=True):
+            share(file, target)
+        return tuple(shared)
+    if base is None or len(base[2]) > MOST * len(table) or table.nbytes <= SMALL_BYTES:
         np.save(folder / f"{name}.npy", table)
         return (folder / f"{name}.npy",)
-    file, _, rows, values = base
-    if not len(rows):
-        share(file, folder / f"{name}.npy")
-        return (folder / f"{name}.npy",)
+    file, _, rows, values, _ = base
     files = tuple(folder / f"{name}{suffix}" for suffix in SUFFIXES)
     share(file, files[0])
     np.save(files[1], rows)
@@ -221,8 +228,7 @@ def map_table(folder: Path, name: str, error: type[InvalidInputError]) -> Array:
         ) from None
     _check(files, base, rows, values, error)
     with files[0].open("rb") as raw:
-        shape, _, dtype = read_header(raw)
-        return _patched(_Region(raw, (shape, dtype), np.asarray(rows), np.asarray(values)))
+        return _patched(_Region(raw, np.asarray(rows), np.asarray(values), files))
 
 
 def _check(

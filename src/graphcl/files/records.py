@@ -188,14 +188,12 @@ def _cell(value: Any) -> Any:
 
 def _write_json(path: Path, columns: Columns) -> None:
     with path.open("w", encoding="utf-8") as file:
-        file.write("[")
-        first = True
+        before = "[\n"
         for rows in _blocks(columns):
             for row in records(columns, rows):
-                text = json.dumps(row, allow_nan=False)
-                file.write(("\n" if first else ",\n") + text)
-                first = False
-        file.write("\n]\n")
+                file.write(before + json.dumps(row, allow_nan=False))
+                before = ",\n"
+        file.write("[\n]\n" if before == "[\n" else "\n]\n")
 
 
 def _blocks(columns: Columns) -> Iterator[slice]:

@@ -5,7 +5,7 @@ over them; for ten million entries that takes a tenth of a second. Features that
 file are not copied: see `graphcl.files.patched`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from graphcl.graphs.graph import Graph
 from graphcl.graphs.neighbourhood import entries_of
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import Key, Relation
-from graphcl.store.columns import ScaledFeatures
+from graphcl.store.columns import ScaledFeatures, entry_places
 from graphcl.store.writer import row_levels
 
 IntArray = npt.NDArray[np.int64]
@@ -126,9 +126,9 @@ def change_graph(graph: Graph, delta: Delta) -> Changed:
         nodes[name] = Nodes(name, first + one.new, x, preparation=own.preparation)
     relations = {}
     for key, relation in graph.relations.items():
-        edges = _Edges(relation, delta.edges.get(key, EdgeDelta()), numbers, graph.name)
-        relations[key] = edges.merged()
-        for end, rows in edges.touched:
+        own_delta = delta.edges.get(key, EdgeDelta())
+        relations[key], ends = _change_relation(relation, own_delta, numbers, graph.name)
+        for end, rows in ends:
             touched[end].append(numbers[end][rows])
     rewired = {name: np.unique(np.concatenate(rows)) for name, rows in touched.items()}
     rewired = {name: rows[rows >= 0] for name, rows in rewired.items()}
@@ -170,8 +170,10 @@ def affected_rows(changed: Changed, hops: int) -> list[dict[str, IntArray]]:
     return levels
 
 
-class _Edges:
-    """The entries of a relation that a change adds and removes.
+def _change_relation(
+    relation: Relation, delta: EdgeDelta, numbers: Mapping[str, IntArray], named: str
+) -> tuple[Relation, list[tuple[str, IntArray]]]:
+    """Returns a relation after a change, and the nodes whose edges change.
 
     Args:
         relation: as it was.
@@ -179,162 +181,134 @@ class _Edges:
         numbers: by type, the new number of each node, −1 if it is removed.
         named: the graph's name.
 
-    Attributes:
-        touched: the types of both ends, each with nodes whose edges change, in the numbers of
-            `NodeDelta` and perhaps several times.
+    Returns:
+        The relation; and the types of both ends, each with its nodes in the numbers of `NodeDelta`,
+        perhaps several times.
     """
+    rows_of, columns_of = numbers[relation.target], numbers[relation.source]
+    indptr, indices = np.asarray(relation.indptr), np.asarray(relation.indices)
+    size, weight = len(indptr) - 1, relation.edge_weight
+    pairs, values = _added_entries(relation, delta, named)
+    columns, rows = pairs.T
+    if (rows_of[rows] < 0).any() or (columns_of[columns] < 0).any():
+        raise GraphError(f"{named}: an edge is added to a node that is removed")
+    gone = _dropped(relation, delta.dropped, rows_of, columns_of)
+    first, last = find_entries(relation, rows, columns)
+    # Where edges have features, two may have the same ends.
+    again = (first < last) & (relation.edge_features is None)
+    old = first[again]
+    changes = np.isin(old, gone)  # removed and added again
+    if weight is not None and "edge_weight" in values:
+        given = values["edge_weight"][again]
+        changes |= weight[old] != given
+        if changes.any():
+            weight = np.array(weight)
+            weight[old] = given
+    gone = np.setdiff1d(gone, old)
+    gone_rows = np.searchsorted(indptr, gone, side="right") - 1
+    ends = ((gone_rows, rows), (indices[gone].astype(np.int64), columns))
+    both = [np.concatenate([left, some[again][changes], some[~again]]) for left, some in ends]
+    touched = list(zip((relation.target, relation.source), both, strict=True))
+    fresh = np.flatnonzero(~again)
+    fresh = fresh[np.lexsort((columns[fresh], rows[fresh]))]
+    new_ends = len(rows_of) > size or (columns_of < 0).any() or (rows_of < 0).any()
+    if not (new_ends or len(gone) or len(fresh) or weight is not relation.edge_weight):
+        return relation, touched
+    into = last[fresh] - np.searchsorted(gone, last[fresh])
+    degree = np.zeros(len(rows_of), np.int64)
+    degree[:size] = np.diff(indptr)
+    degree -= np.bincount(gone_rows, minlength=len(rows_of))
+    degree += np.bincount(rows[fresh], minlength=len(rows_of))
+    wide = indices.dtype.itemsize > 4 or len(columns_of) >= 1 << 31
+    kind: Any = np.int64 if wide else np.int32
 
-    def __init__(
-        self, relation: Relation, delta: EdgeDelta, numbers: Mapping[str, IntArray], named: str
-    ) -> None:
-        self._relation = relation
-        self._columns_of, self._rows_of = numbers[relation.source], numbers[relation.target]
-        self._indptr, self._indices = np.asarray(relation.indptr), np.asarray(relation.indices)
-        self._weight = relation.edge_weight
-        pairs, weight, features = np.asarray(delta.added), delta.weight, delta.features
-        if relation.source == relation.target:  # a mean has the node itself in it: no loops
-            apart = pairs[:, 0] != pairs[:, 1]
-            pairs = pairs[apart]
-            weight = None if weight is None else weight[apart]
-            features = None if features is None else features[apart]
-        (rows, columns), weight, features = self._entries(pairs, weight, features)
-        if (self._rows_of[rows] < 0).any() or (self._columns_of[columns] < 0).any():
-            raise GraphError(f"{named}: an edge is added to a node that is removed")
-        self._check_values(named, delta)
-        gone = self._dropped(delta.dropped)
-        first, last = self.find(rows, columns)
-        # Where edges have features, two may have the same ends.
-        again = (first < last) & (relation.edge_features is None)
-        old = first[again]
-        changes = np.isin(old, gone)  # removed and added again
-        if weight is not None and self._weight is not None:
-            changes |= self._weight[old] != weight[again]
-            if changes.any():
-                self._weight = np.array(self._weight)
-                self._weight[old] = weight[again]
-        self._gone = np.setdiff1d(gone, old)
-        order = np.lexsort((columns[~again], rows[~again]))
-        self._rows, self._columns = rows[~again][order], columns[~again][order]
-        self._places = last[~again][order]
-        self._new = {
-            name: None if one is None else one[~again][order]
-            for name, one in (("edge_weight", weight), ("edge_features", features))
-        }
-        left = self._rows_at(self._gone), self._indices[self._gone].astype(np.int64)
-        ends = zip(left, (rows, columns), strict=True)
-        both = [np.concatenate([of, new[again][changes], new[~again]]) for of, new in ends]
-        self.touched = list(zip((relation.target, relation.source), both, strict=True))
+    def joined(old: Any, new: Any, kind: Any) -> Any:
+        left = np.delete(old, gone, 0) if len(gone) else old
+        return np.insert(np.asarray(left, kind), into, new, 0)
 
-    def _check_values(self, named: str, delta: EdgeDelta) -> None:
-        """Refuses edges with other values than the relation's have."""
-        where = f"{named}: relation {':'.join(self._relation.key)}"
-        given = {"edge_weight": delta.weight, "edge_features": delta.features}
-        for name, values in given.items():
-            has = getattr(self._relation, name) is not None
-            if len(delta.added) and has and values is None:
-                raise GraphError(f"{where}: its edges have {name}; give them for new ones, too")
-            if values is not None and not has:
-                raise GraphError(f"{where}: its edges have no {name}; leave them out")
+    fields = {
+        name: joined(own, values[name][fresh] if name in values else own[:0], np.float32)
+        for name, own in (("edge_weight", weight), ("edge_features", relation.edge_features))
+        if own is not None
+    }
+    fields["indices"] = joined(indices, columns[fresh], kind)
+    if (columns_of < 0).any():
+        fields["indices"] = columns_of[fields["indices"]].astype(kind)
+    fields["indptr"] = np.concatenate([[0], degree[rows_of >= 0].cumsum()])
+    found = replace(relation, edge_ids=None, **fields)
+    if relation.edge_ids is not None:
+        found = replace(found, edge_ids=_edge_ids(found))
+    return found, touched
 
-    def _entries(self, pairs: IntArray, *values: Any) -> tuple[Any, ...]:
-        """Returns rows and columns of the entries of edges, then their values.
 
-        An undirected edge has two entries.
-        """
-        sources, targets = np.asarray(pairs, np.int64).reshape(-1, 2).T
-        if not self._relation.undirected:
-            return (targets, sources), *values
-        rows, columns = np.concatenate([targets, sources]), np.concatenate([sources, targets])
-        twice = [None if one is None else np.concatenate([one, one]) for one in values]
-        return (rows, columns), *twice
+def _added_entries(
+    relation: Relation, delta: EdgeDelta, named: str
+) -> tuple[IntArray, dict[str, FloatArray]]:
+    """Returns the entries of new edges, source and target, and what they have beside.
 
-    def _dropped(self, pairs: IntArray) -> IntArray:
-        """Returns the places of entries that are removed, with an edge or with a node."""
-        ((rows, columns),) = self._entries(pairs)
-        first, last = self.find(rows, columns)
-        if (first == last).any():
-            row = int(np.argmax(first == last))
-            raise GraphError(f"no edge joins {columns[row]} and {rows[row]}")
-        parts = [_ranges(first, last)]
-        old = self._rows_of[: len(self._indptr) - 1]
-        parts.append(entries_of(self._indptr, np.flatnonzero(old < 0)))
-        if (self._columns_of < 0).any():
-            parts.append(np.flatnonzero((self._columns_of < 0)[self._indices]))
-        return np.unique(np.concatenate(parts))
+    An undirected edge has two entries; loops are left out.
 
-    def _rows_at(self, places: IntArray) -> IntArray:
-        found: IntArray = np.searchsorted(self._indptr, places, side="right") - 1
-        return found
+    Raises:
+        GraphError: they have other values than the relation's edges have.
+    """
+    pairs = np.asarray(delta.added, np.int64).reshape(-1, 2)
+    values = {"edge_weight": delta.weight, "edge_features": delta.features}
+    for name, one in values.items():
+        has = getattr(relation, name) is not None
+        where = f"{named}: relation {':'.join(relation.key)}: its edges have"
+        if len(pairs) and has and one is None:
+            raise GraphError(f"{where} {name}; give them for new ones, too")
+        if one is not None and not has:
+            raise GraphError(f"{where} no {name}; leave them out")
+    found = {name: one for name, one in values.items() if one is not None}
+    if relation.source == relation.target:  # a mean has the node itself in it: no loops
+        apart = pairs[:, 0] != pairs[:, 1]
+        pairs, found = pairs[apart], {name: one[apart] for name, one in found.items()}
+    if relation.undirected:
+        pairs = np.concatenate([pairs, pairs[:, ::-1]])
+        found = {name: np.concatenate([one, one]) for name, one in found.items()}
+    return pairs, found
 
-    def find(self, rows: IntArray, columns: IntArray) -> tuple[IntArray, IntArray]:
-        """Returns the places of entries, from and to; where one is not, it would be at both."""
-        size, end = len(self._indptr) - 1, len(self._indices)
-        old = rows < size
-        known = np.where(old, rows, 0)
-        start = np.where(old, self._indptr[known], end)
-        stop = np.where(old, self._indptr[known + 1], end)
 
-        def bisected(low: IntArray, before: Callable[[Any, Any], Any]) -> IntArray:
-            high = stop
-            while (open_ := low < high).any():  # a binary search in every row at once
-                middle = (low + high) // 2
-                value = self._indices[np.minimum(middle, max(end - 1, 0))]
-                less = open_ & before(value, columns)
-                low = np.where(less, middle + 1, low)
-                high = np.where(open_ & ~less, middle, high)
-            return low
+def _dropped(
+    relation: Relation, pairs: IntArray, rows_of: IntArray, columns_of: IntArray
+) -> IntArray:
+    """Returns the places of entries that are removed, with an edge or with a node."""
+    pairs = np.asarray(pairs, np.int64).reshape(-1, 2)
+    if relation.undirected:
+        pairs = np.concatenate([pairs, pairs[:, ::-1]])
+    first, last = find_entries(relation, pairs[:, 1], pairs[:, 0])
+    if (first == last).any():
+        source, target = pairs[int(np.argmax(first == last))]
+        raise GraphError(f"no edge joins {source} and {target}")
+    indptr = np.asarray(relation.indptr)
+    lost = np.flatnonzero(rows_of[: len(indptr) - 1] < 0)
+    parts = [entry_places(first, last - first), entries_of(indptr, lost)]
+    if (columns_of < 0).any():
+        parts.append(np.flatnonzero((columns_of < 0)[np.asarray(relation.indices)]))
+    return np.unique(np.concatenate(parts))
 
-        if not end:
-            return start, start
-        first = bisected(start, np.less)
-        if self._relation.edge_features is not None:
-            return first, bisected(first, np.less_equal)
-        there = first < stop
-        there[there] = self._indices[first[there]] == columns[there]
-        return first, first + there
 
-    def merged(self) -> Relation:
-        """Returns the relation after the change."""
-        relation, gone = self._relation, self._gone
-        rows, columns, size = self._rows_of, self._columns_of, len(self._indptr) - 1
-        new_ends = len(rows) > size or (columns < 0).any() or (rows < 0).any()
-        same = not len(gone) and not len(self._places) and self._weight is relation.edge_weight
-        if same and not new_ends:
-            return relation
-        into = self._places - np.searchsorted(gone, self._places) + np.arange(len(self._places))
-        degree = np.zeros(len(rows), np.int64)
-        degree[:size] = np.diff(self._indptr)
-        degree -= np.bincount(self._rows_at(gone), minlength=len(rows))
-        degree += np.bincount(self._rows, minlength=len(rows))
-        indptr = np.concatenate([[0], degree[rows >= 0].cumsum()])
-        total = len(self._indices) - len(gone) + len(into)
-        wide = self._indices.dtype.itemsize > 4 or len(columns) >= 1 << 31
-        kind: Any = np.int64 if wide else np.int32
-        # Up to the first entry that is removed or added, all stay where they are.
-        first = int(min(min(part, default=total) for part in (gone[:1], into[:1])))
-        own = np.ones(total - first, bool)
-        own[into - first] = False
+def find_entries(
+    relation: Relation, rows: IntArray, columns: IntArray
+) -> tuple[IntArray, IntArray]:
+    """Returns the places of entries, from and to; where one is not, it would be at both.
 
-        def joined(old: Any, new: Any, kind: Any) -> Any:
-            out = np.empty((total, *old.shape[1:]), kind)
-            out[:first] = old[:first]
-            out[first:][own] = np.delete(old[first:], gone - first, 0) if len(gone) else old[first:]
-            out[into] = new
-            return out
-
-        indices = joined(self._indices, self._columns, kind)
-        if (columns < 0).any():
-            indices = columns[indices].astype(kind)
-        values = {"edge_weight": self._weight, "edge_features": relation.edge_features}
-        fields = {
-            name: joined(old, self._new[name], np.float32)
-            for name, old in values.items()
-            if old is not None
-        }
-        found = replace(relation, indptr=indptr, indices=indices, edge_ids=None, **fields)
-        if relation.edge_ids is None:
-            return found
-        return replace(found, edge_ids=_edge_ids(found))
+    Args:
+        relation: any.
+        rows: the target of each entry, perhaps a new node.
+        columns: its source.
+    """
+    indptr, size = np.asarray(relation.indptr), len(relation.indptr) - 1
+    old = np.unique(rows[rows < size])
+    indices = np.asarray(relation.indices[entries_of(indptr, old)], np.int64)
+    width = 1 + int(max(columns.max(initial=0), indices.max(initial=0)))
+    codes = np.repeat(old, indptr[old + 1] - indptr[old]) * width + indices  # they ascend
+    # A place among the entries of these rows becomes one among all.
+    moved = indptr[np.minimum(rows, size)] - np.searchsorted(codes, rows * width)
+    wanted = rows * width + columns
+    first, last = (np.searchsorted(codes, wanted, side=side) for side in ("left", "right"))
+    return first + moved, last + moved
 
 
 def _edge_ids(relation: Relation) -> IntArray:
@@ -353,12 +327,6 @@ def _edge_ids(relation: Relation) -> IntArray:
     return ids
 
 
-def _ranges(first: IntArray, last: IntArray) -> IntArray:
-    """Returns all numbers of some ranges."""
-    counts = last - first
-    return np.repeat(first - (counts.cumsum() - counts), counts) + np.arange(counts.sum())
-
-
 def _features(x: Any, delta: NodeDelta, kept: IntArray) -> tuple[Any, IntArray]:
     """Returns the features of the new graph, and the old rows whose features differ.
 
@@ -375,7 +343,7 @@ def _features(x: Any, delta: NodeDelta, kept: IntArray) -> tuple[Any, IntArray]:
         source = np.arange(size)
         source[changed] = size + new + np.arange(len(changed))
         rows = np.concatenate([source[kept], size + np.arange(new)])
-        differs = _differs(table[changed], table[source[changed]])
+        differs = rows_differ(table[changed], table[source[changed]])
         return scipy.sparse.csr_array(table[rows].astype(np.float32)), changed[differs]
     if isinstance(x, ScaledFeatures):
         return _scaled(x, delta, kept)
@@ -383,7 +351,7 @@ def _features(x: Any, delta: NodeDelta, kept: IntArray) -> tuple[Any, IntArray]:
     with np.errstate(over="ignore"):
         if len(changed):
             parts.append(_dense(given).astype(x.dtype))
-            differs = (np.asarray(x[changed]) != parts[-1]).any(axis=1)
+            differs = rows_differ(np.asarray(x[changed]), parts[-1])
         if delta.new:
             parts.append(_dense(delta.x).astype(x.dtype))
     values = np.concatenate(parts)
@@ -422,10 +390,10 @@ def _dense(x: Any) -> FloatArray:
     return dense
 
 
-def _differs(first: Any, second: Any) -> npt.NDArray[np.bool_]:
-    """Returns which rows of two sparse tables differ."""
-    away = scipy.sparse.csr_array(first != second)
-    found: npt.NDArray[np.bool_] = np.diff(away.indptr) > 0
+def rows_differ(first: Any, second: Any) -> npt.NDArray[np.bool_]:
+    """Returns which rows of two tables differ, both dense or both sparse."""
+    away: Any = first != second
+    found: npt.NDArray[np.bool_] = np.asarray(away.sum(axis=1)).reshape(-1) > 0
     return found
 
 
@@ -441,10 +409,7 @@ def check_pairs(relation: Relation, pairs: IntArray, names: Any, table: str) -> 
     Raises:
         GraphError: some are not there; the message names the first.
     """
-    sizes = {relation.target: len(relation.indptr) - 1}
-    sizes.setdefault(relation.source, 1 + int(pairs[:, 0].max(initial=-1)))
-    numbers = {name: np.arange(size) for name, size in sizes.items()}
-    first, last = _Edges(relation, EdgeDelta(), numbers, "").find(pairs[:, 1], pairs[:, 0])
+    first, last = find_entries(relation, pairs[:, 1], pairs[:, 0])
     if (first == last).any():
         missing = counted(int((first == last).sum()), "edge is", "edges are")
         source, target = names(pairs[int(np.argmax(first == last))])

@@ -19,7 +19,7 @@ from graphcl.errors import GraphError, counted
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.validation import NoArray, several_types
-from graphcl.store.columns import ScaledFeatures
+from graphcl.store.columns import ScaledFeatures, entry_places
 
 SAMPLED = 4096  # entries read from each array, so that a graph of any size takes milliseconds
 _ROWS = 16384  # rows per block: a second copy of all entries might not fit in memory
@@ -83,12 +83,12 @@ class GraphCollection(NoArray):
     @property
     def num_features(self) -> int:
         """Number of features of every graph, P."""
-        return self.train[0].num_features
+        return int(self.train[0].num_features)
 
     @cached_property
     def num_classes(self) -> int:
         """Number of classes, or of labels per node if there are several; 0 without labels."""
-        return max(graph.num_classes for graph in self.graphs)
+        return max(int(graph.num_classes) for graph in self.graphs)
 
     @property
     def split_nodes(self) -> tuple[int, int, int]:
@@ -260,8 +260,7 @@ def training_subgraph(graph: Graph) -> Graph:
         block = nodes[start : start + _ROWS]
         # The positions of all entries of the block's rows, which may be anywhere in `indices`.
         counts = graph.indptr[block + 1] - graph.indptr[block]
-        offsets = np.repeat(graph.indptr[block] - (counts.cumsum() - counts), counts)
-        entries = offsets + np.arange(len(offsets))
+        entries = entry_places(graph.indptr[block], counts)
         around = new_number[graph.indices[entries]]
         rows = np.repeat(np.arange(len(block)), counts)
         degrees[start : start + _ROWS] = np.bincount(rows[around >= 0], minlength=len(block))

@@ -16,15 +16,25 @@ from graphcl.store.header import MASKS
 _BLOCK = 1 << 20  # edges that are looked at at a time
 
 
-def to_data(graph: Graph, *, sparse: bool) -> Any:
-    """Returns a `Data` with the arrays of a plain graph, both directions of each edge."""
+def to_pyg(graph: Graph, *, sparse: bool) -> Any:
+    """Returns a `Data` with the arrays of a plain graph, a `HeteroData` with those of another."""
     import torch
-    from torch_geometric.data import Data
+    from torch_geometric.data import Data, HeteroData
 
-    data = Data(edge_index=torch.from_numpy(graph.edge_index()), num_nodes=graph.num_nodes)
-    _fill(data, graph.nodes[next(iter(graph.nodes))], sparse=sparse)
-    if graph.edge_weight is not None:
-        data.edge_weight = torch.from_numpy(graph.edge_weight.copy())
+    plain = graph.is_plain
+    data: Any = Data() if plain else HeteroData()
+    for name, nodes in graph.nodes.items():
+        held = data if plain else data[name]
+        held.num_nodes = nodes.num_nodes
+        _fill(held, nodes, sparse=sparse)
+    for key, relation in graph.relations.items():
+        held = data if plain else data[key]
+        ends = graph.edge_index() if plain else relation.edge_index()
+        held.edge_index = torch.from_numpy(ends)
+        if relation.edge_weight is not None:
+            held.edge_weight = torch.from_numpy(relation.edge_weight.copy())
+        if relation.edge_features is not None:
+            held.edge_attr = torch.from_numpy(relation.edge_features.copy())
     return data
 
 
@@ -48,38 +58,18 @@ def _fill(held: Any, nodes: Nodes, *, sparse: bool) -> None:
             held[field] = torch.from_numpy(value.copy())
 
 
-def to_hetero(graph: Graph, *, sparse: bool) -> Any:
-    """Returns a `HeteroData` with the arrays of a graph."""
-    import torch
-    from torch_geometric.data import HeteroData
-
-    data = HeteroData()
-    for name, nodes in graph.nodes.items():
-        data[name].num_nodes = nodes.num_nodes
-        _fill(data[name], nodes, sparse=sparse)
-    for key, relation in graph.relations.items():
-        data[key].edge_index = torch.from_numpy(relation.edge_index())
-        if relation.edge_weight is not None:
-            data[key].edge_weight = torch.from_numpy(relation.edge_weight.copy())
-        if relation.edge_features is not None:
-            data[key].edge_attr = torch.from_numpy(relation.edge_features.copy())
-    return data
-
-
 def flatten(graph: Graph) -> Graph:
     """Returns the plain graph of all nodes and edges."""
-    starts, columns = offsets(graph), 0
-    widths = {name: nodes.num_features for name, nodes in graph.nodes.items()}
-    total, blocks = max(1, sum(widths.values())), []
-    for name, nodes in graph.nodes.items():
-        x = scipy.sparse.csr_array((nodes.num_nodes, total), dtype=np.float32)
+    starts, blocks = offsets(graph), list[Any]()
+    for nodes in graph.nodes.values():
+        table: Any = scipy.sparse.csr_array((nodes.num_nodes, 0), dtype=np.float32)
         if nodes.x is not None:
             sparse = scipy.sparse.issparse(nodes.x)
-            coo = scipy.sparse.coo_array(nodes.x if sparse else np.asarray(nodes.x, np.float32))
-            rows, own = coo.coords
-            x = scipy.sparse.csr_array((coo.data, (rows, own + columns)), shape=x.shape)
-        columns += widths[name]
-        blocks.append(x)
+            table = nodes.x if sparse else scipy.sparse.csr_array(np.asarray(nodes.x, np.float32))
+        blocks.append(table)
+    x = scipy.sparse.csr_array(scipy.sparse.block_diag(blocks, format="csr"))
+    if not x.shape[1]:
+        x = scipy.sparse.csr_array((graph.num_nodes, 1), dtype=np.float32)
     edges = [
         relation.edge_index() + np.array([[starts[relation.source]], [starts[relation.target]]])
         for relation in graph.relations.values()
@@ -87,7 +77,6 @@ def flatten(graph: Graph) -> Graph:
     dense = not any(
         nodes.x is None or scipy.sparse.issparse(nodes.x) for nodes in graph.nodes.values()
     )
-    x = scipy.sparse.vstack(blocks, format="csr")
     return Graph.from_edge_index(
         np.concatenate(edges, axis=1) if edges else np.zeros((2, 0), np.int64),
         x.toarray() if dense else x,

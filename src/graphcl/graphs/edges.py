@@ -8,7 +8,7 @@ import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.errors import GraphError, suggestion
-from graphcl.graphs import interchange
+from graphcl.graphs import interchange, validation
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
@@ -31,43 +31,6 @@ class Edges(NamedTuple):
     self_loops_removed: int
 
 
-def structure(edge_index: Any, num_nodes: int) -> tuple[IntArray, IntArray, int]:
-    """Returns sorted, symmetric CSR pointers and indices, and the number of self-loops removed."""
-    sources, targets = _ends(edge_index, ("", num_nodes), ("", num_nodes))
-    loops = sources == targets
-    sources, targets = sources[~loops], targets[~loops]
-    both = (np.concatenate([sources, targets]), np.concatenate([targets, sources]))
-    ones = np.ones(len(both[0]), dtype=np.bool_)
-    csr = scipy.sparse.coo_array((ones, both), shape=(num_nodes, num_nodes)).tocsr()
-    csr.sum_duplicates()  # merges duplicates and sorts each row
-    return csr.indptr.astype(np.int64), csr.indices.astype(np.int64), int(loops.sum())
-
-
-def checked_weight(weight: Any, edge_index: Any, num_nodes: int) -> FloatArray:
-    """Returns a weight per CSR entry, equal in both directions; `structure` has checked the edges.
-
-    Weights of columns that name the same edge are added. If every edge is listed in both directions
-    with equal weights, each edge counts once.
-    """
-    edges = interchange.to_numpy(edge_index, "edge_index").reshape(2, -1).astype(np.int64)
-    values = _weights(weight, edges.shape[1])
-    apart = edges[0] != edges[1]
-    listed = (values[apart], (edges[0][apart], edges[1][apart]))
-    one_way = scipy.sparse.coo_array(listed, shape=(num_nodes, num_nodes)).tocsr()
-    one_way.sum_duplicates()
-    other = one_way.T.tocsr()
-    both = (one_way + other).tocsr()
-    both.sort_indices()
-    equal = np.array_equal(one_way.indices, other.indices) and np.array_equal(
-        one_way.indptr, other.indptr
-    )
-    if equal and np.allclose(one_way.data, other.data, rtol=1e-9, atol=0):
-        both.data *= 0.5  # exact; a symmetric list contains each edge twice
-    _check_sums(both)
-    result: FloatArray = both.data.astype(np.float32)
-    return result
-
-
 def checked_relation(key: Any, given: Any, sizes: Mapping[str, int]) -> tuple[Any, ...]:
     """Returns the fields of a `Relation`, in order, from what `Graph.from_edges` takes.
 
@@ -82,7 +45,7 @@ def checked_relation(key: Any, given: Any, sizes: Mapping[str, int]) -> tuple[An
             near = suggestion(end, sizes)
             raise GraphError(f"{where}: no type {end!r}; the types: {', '.join(sizes)}{near}")
     about: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {"edge_index": given}
-    check_keys(about, _KEYS, where)
+    interchange.check_keys(about, _KEYS, where)
     if about.get("edge_index") is None:
         raise GraphError(f"{where}: edge_index is not given")
     ends = (source, sizes[source]), (target, sizes[target])
@@ -92,14 +55,6 @@ def checked_relation(key: Any, given: Any, sizes: Mapping[str, int]) -> tuple[An
     except GraphError as error:
         raise GraphError(f"{where}: {error}") from None
     return source, name, target, *edges, preparation
-
-
-def check_keys(about: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
-    """Refuses a key that is not known, and suggests one."""
-    for key in about:
-        if key not in known:
-            near = suggestion(key, known) or f"; known: {', '.join(known)}"
-            raise GraphError(f"{where}: unknown key {key!r}{near}")
 
 
 def checked_edges(
@@ -138,38 +93,32 @@ def checked_edges(
         ends = ends[:, ~loops]
         weight = None if weight is None else weight[~loops]
         features = None if features is None else features[~loops]
-    shape = (targets[1], sources[1])
-    if weight is not None and (weight > _FLOAT32.max / max(1, 2 * len(weight))).any():
-        raise GraphError(f"edge_weight: float32 cannot hold the sum of the weights; {_ADVICE}")
     if features is None:
-        ends, weight = _merged(ends, weight, shape)
-        if same and undirected is not False and ends.shape[1]:
-            mirror = _mirror(ends, shape[0])
-            if _is_symmetric(ends, weight, mirror):
-                return _both_listed(ends, weight, mirror, shape[0], int(loops.sum()))
-    edge_ids = None
-    if undirected:
-        edge_ids = np.tile(np.arange(ends.shape[1]), 2)
-        if features is None:  # the two directions of one edge may both be listed: merge them
-            lower = np.sort(ends, axis=0)
-            lower, weight = _merged(lower, weight, shape)
-            ends, edge_ids = lower, np.tile(np.arange(lower.shape[1]), 2)
-        ends = np.concatenate([ends, ends[::-1]], axis=1)
-        weight = None if weight is None else np.tile(weight, 2)
-        features = None if features is None else np.tile(features, (2, 1))
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(ends[1], minlength=shape[0]))])
-    order: Any = slice(None)  # merged edges are sorted already
-    if features is not None:
+        shape = (targets[1], sources[1])
+        merged, undirected = _merged(ends, weight, shape, undirected if same else False)
+        indptr, indices, edge_ids = merged.indptr, merged.indices.astype(np.int64), None
+        weight = None if weight is None else merged.data
+    else:
+        edge_ids = None
+        if undirected:
+            edge_ids = np.tile(np.arange(ends.shape[1]), 2)
+            ends = np.concatenate([ends, ends[::-1]], axis=1)
+            weight = None if weight is None else np.tile(weight, 2)
+            features = np.tile(features, (2, 1))
         order = np.lexsort((ends[0], ends[1]))
-    elif edge_ids is not None:
-        order = _mirror(ends[::-1], shape[0])
+        indptr = np.concatenate([[0], np.cumsum(np.bincount(ends[1], minlength=targets[1]))])
+        indices, features = ends[0][order], features[order]
+        weight = None if weight is None else weight[order]
+        edge_ids = None if edge_ids is None else edge_ids[order]
+    if weight is not None:
+        _check_sums(indptr, indices, weight)
     return Edges(
         indptr.astype(np.int64),
-        ends[0][order],
-        None if weight is None else weight[order].astype(np.float32),
-        None if features is None else features[order],
+        indices,
+        None if weight is None else weight.astype(np.float32),
+        features,
         bool(undirected),
-        None if edge_ids is None else edge_ids[order],
+        edge_ids,
         int(loops.sum()),
     )
 
@@ -205,7 +154,7 @@ def _ends(edge_index: Any, sources: tuple[str, int], targets: tuple[str, int]) -
                 else f"edge_index: edge {place} names node {node}, but the nodes are 0 to "
                 f"{count - 1} (x has {count} rows)"
             )
-    return edges.astype(np.int64)
+    return edges.astype(np.int64, copy=False)
 
 
 def _weights(weight: Any, count: int) -> Floats:
@@ -239,77 +188,51 @@ def _in_range(values: npt.NDArray[np.float64]) -> BoolArray:
     return inside
 
 
-def _check_sums(weights: scipy.sparse.csr_array) -> None:
-    if not _in_range(weights.data).all():
+def _check_sums(indptr: IntArray, indices: IntArray, weight: Floats) -> None:
+    """Refuses weights whose sums a float32 cannot hold: of an edge, or of a node's edges."""
+    if not _in_range(weight).all():
         raise GraphError(
             "edge_weight: the weights of an edge add up to a number outside the range of float32; "
             f"{_ADVICE}"
         )
-    degree = np.diff(weights.indptr)
-    # A node also has a self-loop with the mean weight of its edges: see `kernels.adjacency`.
-    sums = weights.sum(axis=1) * (1 + 1 / np.maximum(degree, 1))
-    wrong = np.flatnonzero(sums > _FLOAT32.max)
-    if len(wrong):
-        raise GraphError(
-            f"edge_weight: the weights of node {wrong[0]}'s edges add up to more than a float32 "
-            f"can represent; {_ADVICE}"
-        )
+    for ends in (np.repeat(np.arange(len(indptr) - 1), np.diff(indptr)), indices):
+        # A node also has a self-loop with the mean weight of its edges: see `kernels.adjacency`.
+        sums = np.bincount(ends, weight) * (1 + 1 / np.maximum(np.bincount(ends), 1))
+        wrong = np.flatnonzero(sums > _FLOAT32.max)
+        if len(wrong):
+            raise GraphError(
+                f"edge_weight: the weights of node {wrong[0]}'s edges add up to more than a "
+                f"float32 can represent; {_ADVICE}"
+            )
 
 
 def _features(features: Any, count: int) -> FloatArray:
     given = interchange.to_numpy(features, "edge_features")
-    if given.ndim == 1:
-        given = given[:, None]
-    if given.ndim != 2 or len(given) != count or given.shape[1] == 0:
+    given = given[:, None] if given.ndim == 1 else given
+    if given.shape[:1] != (count,):
         raise GraphError(f"edge_features: expected [{count}, features]; got shape {given.shape}")
-    if given.dtype.kind not in "biuf":
-        raise GraphError(f"edge_features: must be numbers; got dtype {given.dtype}")
-    with np.errstate(over="ignore"):
-        values = given.astype(np.float32)
-    if not np.isfinite(values).all():
-        place, column = (int(i) for i in np.argwhere(~np.isfinite(values))[0])
-        raise GraphError(f"edge_features: {given[place, column]} at edge {place}, feature {column}")
-    return values
+    found: Any = validation.features(given, "edge_features", "edge")
+    return found  # type: ignore[no-any-return]
 
 
 def _merged(
-    ends: IntArray, weight: Floats | None, shape: tuple[int, int]
-) -> tuple[IntArray, Floats | None]:
-    """Returns distinct edges in the order of targets, then sources, and their summed weights."""
-    values = np.ones(ends.shape[1], np.bool_) if weight is None else weight
-    csr = scipy.sparse.coo_array((values, (ends[1], ends[0])), shape=shape).tocsr()
-    csr.sum_duplicates()
-    rows = np.repeat(np.arange(shape[0]), np.diff(csr.indptr))
-    distinct = np.stack([csr.indices.astype(np.int64), rows])
-    return distinct, None if weight is None else csr.data
+    ends: IntArray, weight: Floats | None, shape: tuple[int, int], undirected: bool | None
+) -> tuple[scipy.sparse.csr_array, bool]:
+    """Returns distinct edges by target with their summed weights, and whether they are undirected.
 
-
-def _is_symmetric(ends: IntArray, weight: Floats | None, mirror: IntArray) -> bool:
-    """Returns whether merged edges within one type are listed in both directions."""
-    if not np.array_equal(ends[::-1][:, mirror], ends):
-        return False
-    return weight is None or bool(np.allclose(weight[mirror], weight, rtol=1e-9, atol=0))
-
-
-def _mirror(ends: IntArray, num_nodes: int) -> IntArray:
-    """Returns the entries in the order of sources, then targets.
-
-    If the edges are symmetric, entry k of it is entry k in the other direction.
+    They are if `undirected` is true, or if it is None and each edge is listed in both directions
+    with equal weights; such a list has each edge twice, and its weights are not added.
     """
-    numbers = np.arange(ends.shape[1])
-    pattern = scipy.sparse.coo_array((numbers, (ends[0], ends[1])), shape=(num_nodes, num_nodes))
-    csr = pattern.tocsr()
-    csr.sort_indices()
-    order: IntArray = csr.data.astype(np.int64)
-    return order
-
-
-def _both_listed(
-    ends: IntArray, weight: Floats | None, mirror: IntArray, num_nodes: int, loops: int
-) -> Edges:
-    """Returns an undirected relation whose edges are listed in both directions, sorted."""
-    entries = np.arange(ends.shape[1])
-    edge_ids = (np.cumsum(entries <= mirror) - 1)[np.minimum(entries, mirror)]
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(ends[1], minlength=num_nodes))])
-    narrow = None if weight is None else weight.astype(np.float32)
-    return Edges(indptr.astype(np.int64), ends[0], narrow, None, True, edge_ids, loops)
+    values = np.ones(ends.shape[1], np.bool_) if weight is None else weight
+    there = scipy.sparse.coo_array((values, (ends[1], ends[0])), shape=shape).tocsr()
+    there.sum_duplicates()  # merges duplicates and sorts each row
+    if undirected is False or not (undirected or there.nnz):
+        return there, False
+    back = there.T.tocsr()
+    symmetric = np.array_equal(there.indptr, back.indptr)
+    symmetric = symmetric and np.array_equal(there.indices, back.indices)
+    if symmetric and np.allclose(there.data, back.data, rtol=1e-9, atol=0):
+        if weight is not None:
+            there.data = (there.data + back.data) * 0.5  # the same in both directions
+        return there, True
+    return (scipy.sparse.csr_array(there + back), True) if undirected else (there, False)

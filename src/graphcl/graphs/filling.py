@@ -15,11 +15,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.schema import Direction, Schema
 
 
@@ -51,14 +49,33 @@ def fill_features(
             senders[name] = scale(name, done[name].x)
         return senders[name]
 
+    def mean(channel: Direction) -> Any:
+        matrix = _matrix(graph, channel)
+        if matrix is None:
+            return None
+        sums = np.asarray(matrix.sum(axis=1)).reshape(-1)
+        inverse = np.divide(1, sums, out=np.zeros_like(sums), where=sums > 0)
+        found = scipy.sparse.diags_array(inverse).tocsr() @ (matrix @ sender(channel.sender))
+        return found.astype(np.float32)
+
+    def degrees(channel: Direction) -> Any:
+        matrix = _matrix(graph, channel)
+        if matrix is None:
+            return None
+        matrix.data = np.ones_like(matrix.data)
+        received = np.diff(matrix.indptr)
+        sent = np.log1p(np.bincount(matrix.indices, minlength=matrix.shape[1]))
+        return np.log1p(received), (matrix @ sent) / np.maximum(received, 1)
+
     for name, how, channels in filling_order(plan):
         filled[name] = how
         if name in graph.nodes:
             nodes = graph.nodes[name]
+            x = filled_table(
+                how, channels, nodes.num_nodes, mean=mean, degrees=degrees, widths=widths
+            )
             if how == "neighbours":
-                senders[name] = x = _means(graph, nodes, channels, sender, widths)
-            else:
-                x = _structure(graph, nodes, channels)
+                senders[name] = x
             done[name] = replace(nodes, x=x)
             widths[name] = done[name].num_features
     if filled:
@@ -124,43 +141,40 @@ def _matrix(graph: Graph, channel: Direction) -> scipy.sparse.csr_array | None:
     return matrix.T.tocsr() if channel.backwards else matrix
 
 
-def _means(
-    graph: Graph,
-    nodes: Nodes,
+def filled_table(
+    how: str,
     channels: list[Direction],
-    sender: Callable[[str], Any],
+    count: int,
+    *,
+    mean: Callable[[Direction], Any],
+    degrees: Callable[[Direction], Any],
     widths: Mapping[str, int],
 ) -> Any:
-    """Returns the mean of the neighbours' features in each direction, side by side."""
+    """Returns features of a type that has none.
+
+    Args:
+        how: as `filling_order` says.
+        channels: likewise.
+        count: how many nodes there are.
+        mean: returns the mean of the neighbours' features in a direction.
+        degrees: returns log(1 + d) of the nodes, and its mean over their neighbours. Both return
+            None for a direction that the graph lacks.
+        widths: how many features the senders have.
+    """
+    if how == "structure":
+        columns: list[Any] = []
+        for channel in channels:
+            found = degrees(channel)
+            columns += [np.zeros(count)] * 2 if found is None else found
+        return np.stack(columns or [np.ones(count)], axis=1).astype(np.float32)
     blocks: list[Any] = []
     for channel in channels:
-        matrix = _matrix(graph, channel)
-        if matrix is None:
-            shape = (nodes.num_nodes, widths[channel.sender])
-            blocks.append(scipy.sparse.csr_array(shape, dtype=np.float32))
-            continue
-        sums = np.asarray(matrix.sum(axis=1)).reshape(-1)
-        inverse = np.divide(1, sums, out=np.zeros_like(sums), where=sums > 0)
-        mean = scipy.sparse.diags_array(inverse).tocsr() @ (matrix @ sender(channel.sender))
-        blocks.append(mean.astype(np.float32))
-    if any(isinstance(block, np.ndarray) for block in blocks):
-        return np.concatenate(
-            [block if isinstance(block, np.ndarray) else block.toarray() for block in blocks], 1
-        )
-    return scipy.sparse.hstack(blocks, format="csr")
-
-
-def _structure(graph: Graph, nodes: Nodes, channels: list[Direction]) -> npt.NDArray[np.float32]:
-    """Returns two columns for each direction; one column of ones for a type without relations."""
-    columns: list[npt.NDArray[Any]] = []
-    for channel in channels:
-        matrix = _matrix(graph, channel)
-        if matrix is None:
-            columns += [np.zeros(nodes.num_nodes)] * 2
-            continue
-        matrix.data = np.ones_like(matrix.data)
-        received = np.diff(matrix.indptr)
-        sent = np.log1p(np.bincount(matrix.indices, minlength=matrix.shape[1]))
-        columns += [np.log1p(received), (matrix @ sent) / np.maximum(received, 1)]
-    table = np.stack(columns or [np.ones(nodes.num_nodes)], axis=1)
-    return table.astype(np.float32)
+        found = mean(channel)
+        if found is None:
+            shape = (count, widths[channel.sender])
+            found = scipy.sparse.csr_array(shape, dtype=np.float32)
+        blocks.append(found)
+    if all(scipy.sparse.issparse(one) for one in blocks):
+        return scipy.sparse.hstack(blocks, format="csr")
+    dense = [one.toarray() if scipy.sparse.issparse(one) else one for one in blocks]
+    return np.concatenate(dense, axis=1)

@@ -14,7 +14,7 @@ import scipy.sparse
 
 from graphcl.errors import GraphError, StoreError, counted, suggestion
 from graphcl.graphs import interchange, validation
-from graphcl.graphs.edges import checked_relation, checked_weight, structure
+from graphcl.graphs.edges import Edges, checked_edges, checked_relation
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import EDGE, NODE, Key, Relation
 from graphcl.graphs.validation import IntArray, NoArray
@@ -137,28 +137,11 @@ class Graph(NoArray):
         Raises:
             GraphError: an array is wrong; the message names the array, the place and the value.
         """
-        features = validation.features(x)
-        num_nodes = features.shape[0]
-        indptr, indices, self_loops = structure(edge_index, num_nodes)
-        if edge_weight is not None:
-            edge_weight = checked_weight(edge_weight, edge_index, num_nodes)
+        about = {"x": x, "y": y, "node_ids": node_ids, "class_names": class_names}
         masks = {"train_mask": train_mask, "val_mask": val_mask, "test_mask": test_mask}
-        masks, splits = validation.splits(masks, num_nodes)
-        ids = validation.node_ids(node_ids, num_nodes)
-        labels, class_names = validation.labels(y, num_nodes, ids, class_names)
-        return cls.from_csr(
-            indptr,
-            indices,
-            features,
-            labels,
-            node_ids=ids,
-            self_loops_removed=self_loops,
-            edge_weight=edge_weight,
-            name=name,
-            splits=splits,
-            class_names=class_names,
-            **masks,
-        )
+        nodes = Nodes(NODE, **validation.checked_nodes({**about, **masks}))
+        edges = _plain_edges(edge_index, nodes.num_nodes, edge_weight)
+        return cls({NODE: nodes}, {EDGE: Relation(*EDGE, **edges._asdict())}, name)
 
     @classmethod
     def from_edges(
@@ -287,17 +270,22 @@ class Graph(NoArray):
             edge_features: the edge attribute with a number or a vector.
             name: the graph's name in messages.
         """
-        if node_type or relation or edge_features:
-            kinds = {"node_type": node_type, "relation": relation, "edge_features": edge_features}
-            found = interchange.typed_arrays_from_networkx(
-                graph, features=features, labels=labels, weight=weight, **kinds
-            )
-            return cls._once(*found, name=name)
-        x = "structural" if x is None and features == "structural" else x
-        arrays = interchange.arrays_from_networkx(
-            graph, features=features if x is None else (), labels=labels, weight=weight
+        kinds = {"node_type": node_type, "relation": relation, "edge_features": edge_features}
+        typed, computed = any(kinds.values()), x is None and features == "structural"
+        nodes, relations = interchange.arrays_from_networkx(
+            graph,
+            features=() if computed or not (x is None or typed) else features,
+            labels=labels,
+            weight=weight,
+            **kinds,
         )
-        arrays |= {key: one for key, one in (("x", x), ("y", y)) if one is not None}
+        if typed:
+            return cls._once(nodes, relations, name=name)
+        arrays = {**nodes.get(NODE, {}), "edge_index": np.zeros((2, 0), np.int64)}
+        arrays |= relations.get(EDGE, {})
+        arrays.pop("undirected", None)
+        given = {"x": "structural" if computed else x, "y": y}
+        arrays |= {key: one for key, one in given.items() if one is not None}
         return cls.from_edge_index(name=name, **_with_features(arrays))
 
     @classmethod
@@ -362,16 +350,7 @@ class Graph(NoArray):
                     "save graph.split(0), or another"
                 )
         with StoreWriter(path, name=self.name, overwrite=overwrite) as store:
-            for name, one in self.nodes.items():
-                (writer,) = store.add_type(name, [0, one.num_nodes], one.class_names)
-                write_nodes(writer, vars(one), features)
-            for key, relation in self.relations.items():
-                loops = relation.self_loops_removed
-                (writer,) = store.add_relation(
-                    key, undirected=relation.undirected, self_loops_removed=loops
-                )
-                narrow = self.is_plain and self.num_nodes < 1 << 31
-                write_edges(writer, vars(relation), narrow=narrow)
+            write_graph(self, store, features)
 
     def check(self) -> None:
         """Checks a store's structure once, before a compiled loop relies on it.
@@ -416,9 +395,9 @@ class Graph(NoArray):
         Args:
             sparse: keep sparse features as a `torch.sparse_csr` tensor; few PyG layers accept it.
         """
-        from graphcl.graphs.conversion import to_data, to_hetero
+        from graphcl.graphs.conversion import to_pyg
 
-        return (to_data if self.is_plain else to_hetero)(self, sparse=sparse)
+        return to_pyg(self, sparse=sparse)
 
     def flatten(self) -> "Graph":
         """Returns a plain graph that forgets types, directions, edge features and weights.
@@ -489,34 +468,14 @@ class Graph(NoArray):
     node_ids = _of("only_type", "node_ids", "The caller's ids; None: they are the rows.")
     class_names = _of("only_type", "class_names", "Names of the classes, by number.")
     preparation = _of("only_type", "preparation", "What made `x` of a table's columns.")
+    num_features = _of("only_type", "num_features", "Number of features, P.")
+    num_classes = _of("only_type", "num_classes", "Number of classes, or of labels per node.")
+    has_split = _of("only_type", "has_split", "Whether there are train, val and test nodes.")
+    num_splits = _of("only_type", "num_splits", "Number of splits; 0 without a whole one.")
+    split_gap = _of("only_type", "split_gap", "Describes an incomplete split; else empty.")
     indptr = _of("only_relation", "indptr", "CSR row pointers, ``[num_nodes + 1]``.")
     indices = _of("only_relation", "indices", "CSR indices, each undirected edge twice.")
     edge_weight = _of("only_relation", "edge_weight", "A weight per entry, or None.")
-
-    @property
-    def num_features(self) -> int:
-        """Number of features of the only type, P."""
-        return self.only_type.num_features
-
-    @property
-    def num_classes(self) -> int:
-        """Number of its classes, or of labels per node; 0 without labels."""
-        return self.only_type.num_classes
-
-    @property
-    def has_split(self) -> bool:
-        """Whether there are training, validation and test nodes."""
-        return self.only_type.has_split
-
-    @property
-    def num_splits(self) -> int:
-        """Number of splits of the only type; 0 without a whole one."""
-        return self.only_type.num_splits
-
-    @property
-    def split_gap(self) -> str:
-        """Describes an incomplete split of the only type; else empty."""
-        return self.only_type.split_gap
 
     @property
     def num_nodes(self) -> int:
@@ -585,6 +544,25 @@ class Graph(NoArray):
         return f"Graph({self.name!r}: {self.describe()})"
 
 
+def write_graph(graph: Graph, store: StoreWriter, features: str | None) -> None:
+    """Writes a graph into an open store; see `write_nodes` for `features`."""
+    for name, one in graph.nodes.items():
+        (writer,) = store.add_type(name, [0, one.num_nodes], one.class_names)
+        write_nodes(writer, vars(one), features)
+    for key, relation in graph.relations.items():
+        loops = relation.self_loops_removed
+        (writer,) = store.add_relation(
+            key, undirected=relation.undirected, self_loops_removed=loops
+        )
+        narrow = graph.is_plain and graph.num_nodes < 1 << 31
+        write_edges(writer, vars(relation), narrow=narrow)
+
+
+def _plain_edges(edge_index: Any, num_nodes: int, edge_weight: Any = None) -> Edges:
+    ends = ("", num_nodes)  # the type of a plain graph is not named in messages
+    return checked_edges(edge_index, ends, ends, edge_weight=edge_weight, undirected=True)
+
+
 def _with_features(arrays: dict[str, Any]) -> dict[str, Any]:
     if arrays.get("x") is None:
         raise GraphError("the graph has no features: x is a row per node, or 'structural'")
@@ -592,7 +570,7 @@ def _with_features(arrays: dict[str, Any]) -> dict[str, Any]:
     if isinstance(arrays["x"], str) and arrays["x"] == "structural":
         from graphcl.graphs.structural import structural_features as computed
 
-        return arrays | {"x": computed(*structure(arrays["edge_index"], num_nodes)[:2])}
+        return arrays | {"x": computed(*_plain_edges(arrays["edge_index"], num_nodes)[:2])}
     rows = arrays["x"].shape[0] if hasattr(arrays["x"], "shape") else len(arrays["x"])
     if num_nodes is not None and rows != num_nodes:
         raise GraphError(f"x: {rows} rows for {num_nodes} nodes")

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.errors import GraphError, MissingExtraError
+from graphcl.errors import GraphError, MissingExtraError, suggestion
 
 if TYPE_CHECKING:
     import torch
@@ -69,6 +69,14 @@ def to_csr(value: Any) -> scipy.sparse.csr_array:
     return csr
 
 
+def check_keys(about: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+    """Refuses a key that is not known, and suggests one."""
+    for key in about:
+        if key not in known:
+            near = suggestion(key, known) or f"; known: {', '.join(known)}"
+            raise GraphError(f"{where}: unknown key {key!r}{near}")
+
+
 def arrays_from_scipy(adjacency: Any) -> Arrays:
     """Returns the edges of a square sparse matrix: every stored non-zero value is an edge.
 
@@ -102,47 +110,44 @@ def arrays_from_pyg(data: Any, x: Any = None) -> Arrays:
         raise GraphError("from_pyg: data.edge_index is None; a graph needs an edge list")
     x = getattr(data, "x", None) if x is None else x
     if x is None:
-        others = ", ".join(f"data.{name}" for name in _dropped(data))
+        others = ", ".join(sorted(_taken(data, _OF_GRAPH, "data.")[1]))
         raise GraphError(
             f"from_pyg: the graph has no features: data.x is None{others and f' (it has {others})'}"
             "; set data.x, or compute some from the edges: Graph.from_pyg(data, 'structural')"
         )
-    arrays: Arrays = {"edge_index": data.edge_index, "x": x, "y": getattr(data, "y", None)}
+    arrays, left_out = _taken(data, _OF_GRAPH)
     if isinstance(x, str):
         arrays["num_nodes"] = data.num_nodes
-    arrays["edge_weight"] = getattr(data, "edge_weight", None)
-    for name in ("train_mask", "val_mask", "test_mask"):
-        arrays[name] = getattr(data, name, None)
-    _say_dropped(data)
-    return arrays
+    _say_left_out(left_out, "; weights of edges are data.edge_weight")
+    return {**arrays, "x": x}
 
 
-_TAKEN = {"edge_index", "x", "y", "edge_weight", "train_mask", "val_mask", "test_mask"}
+def _taken(held: Any, names: Mapping[str, str], owner: str = "") -> tuple[Arrays, list[str]]:
+    """Returns what a holder of PyG has, by our names, and what a graph has no place for."""
+    found = {ours: getattr(held, theirs, None) for theirs, ours in names.items()}
+    others = held.keys() if callable(getattr(held, "keys", None)) else ()
+    left_out = [
+        f"{owner}{name}"
+        for name in others
+        if name not in {*names, "num_nodes"} and getattr(held, name, None) is not None
+    ]
+    return {name: one for name, one in found.items() if one is not None}, left_out
 
 
-def _dropped(data: Any) -> list[str]:
-    """Returns what a `Data` holds and a graph has no place for, such as features of edges."""
-    names = data.keys() if callable(getattr(data, "keys", None)) else ()
-    return sorted(
-        name
-        for name in names
-        if name not in _TAKEN | {"num_nodes"} and getattr(data, name, None) is not None
-    )
-
-
-def _say_dropped(data: Any) -> None:
-    if dropped := _dropped(data):
-        listed = ", ".join(dropped)
+def _say_left_out(names: Sequence[str], advice: str = "") -> None:
+    if names:
         warnings.warn(
-            f"from_pyg: left out {listed}: a graph has no place for it; weights of edges are "
-            "data.edge_weight",
+            f"from_pyg: left out {', '.join(sorted(names))}: a graph has no place for it{advice}",
             UserWarning,
             stacklevel=4,
         )
 
 
-_OF_TYPE = {"x", "y", "train_mask", "val_mask", "test_mask", "num_nodes", "node_ids"}
-_OF_RELATION = {"edge_index", "edge_weight", "edge_attr"}
+_OF_NODES = {name: name for name in ("x", "y", "train_mask", "val_mask", "test_mask")}
+_OF_GRAPH = {"edge_index": "edge_index", "edge_weight": "edge_weight", **_OF_NODES}
+_OF_TYPE = {"node_ids": "node_ids", **_OF_NODES}
+_OF_RELATION = {"edge_index": "edge_index", "edge_weight": "edge_weight"}
+_OF_RELATION |= {"edge_attr": "edge_features"}
 
 
 def arrays_from_hetero(data: Any) -> tuple[Kinds, Kinds]:
@@ -151,76 +156,49 @@ def arrays_from_hetero(data: Any) -> tuple[Kinds, Kinds]:
         kind = f"{type(data).__module__}.{type(data).__qualname__}"
         raise GraphError(f"from_pyg: expected a torch_geometric.data.HeteroData; got {kind}")
     nodes: Kinds = {}
-    dropped: set[str] = set()
-    for name in data.node_types:
-        held = data[name]
-        nodes[name] = {key: held[key] for key in _OF_TYPE if key in held}
-        if "x" not in held:
-            nodes[name]["num_nodes"] = held.num_nodes
-            if held.num_nodes is None:
-                raise GraphError(f"from_pyg: type {name!r} has neither x nor num_nodes")
-        dropped |= {f"{name}.{key}" for key in held.keys() if key not in _OF_TYPE}  # noqa: SIM118
     relations: Kinds = {}
+    left_out: list[str] = []
+    for name in data.node_types:
+        nodes[name], others = _taken(data[name], _OF_TYPE, f"{name}.")
+        left_out += others
+        if "x" not in nodes[name]:
+            nodes[name]["num_nodes"] = data[name].num_nodes
+            if data[name].num_nodes is None:
+                raise GraphError(f"from_pyg: type {name!r} has neither x nor num_nodes")
     for key in data.edge_types:
-        held = data[key]
-        if "edge_index" not in held:
+        relations[key], others = _taken(data[key], _OF_RELATION, f"{':'.join(key)}.")
+        left_out += others
+        if "edge_index" not in relations[key]:
             raise GraphError(f"from_pyg: relation {':'.join(key)} has no edge_index")
-        edges = {"edge_index": held["edge_index"]}
-        if "edge_weight" in held:
-            edges["edge_weight"] = held["edge_weight"]
-        if "edge_attr" in held:
-            edges["edge_features"] = held["edge_attr"]
-        relations[key] = edges
-        name = ":".join(key)
-        dropped |= {f"{name}.{one}" for one in held.keys() if one not in _OF_RELATION}  # noqa: SIM118
-    if dropped:
-        warnings.warn(
-            f"from_pyg: left out {', '.join(sorted(dropped))}: a graph has no place for it",
-            UserWarning,
-            stacklevel=3,
-        )
+    _say_left_out(left_out)
     return nodes, relations
 
 
 def arrays_from_networkx(
-    graph: Any, *, features: str | Sequence[str], labels: str, weight: str | None = None
-) -> Arrays:
-    """Returns edges, node ids and the node attributes named `features` and `labels`.
-
-    If `weight` is given, the edge attribute of that name is returned too. Nodes keep the order of
-    ``graph.nodes``.
-    """
-    check_networkx(graph, "Graph")
-    nodes = list(graph.nodes)
-    position = {node: index for index, node in enumerate(nodes)}
-    edges = [(position[u], position[v]) for u, v in graph.edges()]
-    owners = [(f"node {node!r}", about) for node, about in graph.nodes(data=True)]
-    if features:
-        check_named(owners, (features,) if isinstance(features, str) else features, labels)
-    return {
-        "edge_index": np.array(edges, dtype=np.int64).reshape(-1, 2).T,
-        "node_ids": nodes,
-        "x": feature_table(owners, features),
-        "y": attribute_values(owners, labels),
-        "edge_weight": None if weight is None else _edge_attribute(graph, weight),
-        "num_nodes": len(nodes),
-    }
-
-
-def typed_arrays_from_networkx(
     graph: Any,
     *,
-    node_type: str | None,
     features: str | Sequence[str],
     labels: str,
-    relation: str | None,
     weight: str | None,
+    node_type: str | None,
+    relation: str | None,
     edge_features: str | None,
 ) -> tuple[Kinds, Kinds]:
-    """Returns the arguments of `Graph.from_edges` from a NetworkX graph."""
-    check_networkx(graph, "Graph")
-    if not isinstance(features, str):
-        check_named(list(graph.nodes(data=True)), features, labels)
+    """Returns the arguments of `Graph.from_edges` from a NetworkX graph.
+
+    Without `node_type`, `relation` and `edge_features` it has one relation, whatever the keys of
+    its edges are. Nodes keep their order.
+    """
+    try:
+        import networkx
+    except ImportError as error:
+        raise MissingExtraError("Graph.from_networkx", "networkx") from error
+    if not isinstance(graph, networkx.Graph):
+        raise GraphError(f"from_networkx: expected a networkx graph; got {_kind(graph)}")
+    plain = node_type is None and relation is None and edge_features is None
+    if features and (plain or not isinstance(features, str)):
+        names = (features,) if isinstance(features, str) else features
+        check_named(list(graph.nodes(data=True)), names, labels)
     members: dict[str, list[Any]] = {}
     for node, about in graph.nodes(data=True):
         members.setdefault(str(about.get(node_type, "node")), []).append(node)
@@ -228,18 +206,19 @@ def typed_arrays_from_networkx(
     nodes: Kinds = {}
     for kind, own in members.items():
         nodes[kind] = {"num_nodes": len(own), "node_ids": own}
-        owners = [(f"node {node!r} of type {kind!r}", graph.nodes[node]) for node in own]
+        of_type = "" if plain else f" of type {kind!r}"
+        owners = [(f"node {node!r}{of_type}", graph.nodes[node]) for node in own]
         nodes[kind]["x"] = feature_table(owners, features)
         nodes[kind]["y"] = attribute_values(owners, labels)
-    listed: dict[Any, list[tuple[int, int, Mapping[str, Any]]]] = {}
+    listed: dict[Any, list[tuple[int, int, str, Mapping[str, Any]]]] = {}
     keyed = graph.edges(data=True, keys=True) if graph.is_multigraph() else graph.edges(data=True)
     for u, v, *key, about in keyed:
-        named = key[0] if key and isinstance(key[0], str) else "edge"
+        named = key[0] if key and isinstance(key[0], str) and not plain else "edge"
         (source, row), (target, other) = where[u], where[v]
         full = (source, str(about.get(relation, named)), target)
         if not graph.is_directed() and full not in listed and full[::-1] in listed:
             full, row, other = full[::-1], other, row  # one relation, whichever end comes first
-        listed.setdefault(full, []).append((row, other, about))
+        listed.setdefault(full, []).append((row, other, f"edge {u!r} – {v!r}", about))
     relations: Kinds = {}
     for full, edges in listed.items():
         ends = np.array([edge[:2] for edge in edges], np.int64).T
@@ -247,25 +226,11 @@ def typed_arrays_from_networkx(
         if full[0] == full[2]:
             relations[full]["undirected"] = not graph.is_directed()
         for field, name in (("edge_weight", weight), ("edge_features", edge_features)):
-            owners = [(f"an edge of relation {full[1]!r}", edge[2]) for edge in edges]
-            values = None if name is None else attribute_values(owners, name)
+            owners = [edge[2:] for edge in edges]
+            values = None if name is None else attribute_values(owners, name, needed=plain)
             if name is not None and values is not None:
                 relations[full][field] = np.array([to_numpy(v, name) for v in values])
     return nodes, relations
-
-
-def check_networkx(graph: Any, owner: str) -> None:
-    """Refuses what is no NetworkX graph.
-
-    Raises:
-        MissingExtraError: NetworkX is not installed.
-    """
-    try:
-        import networkx
-    except ImportError as error:
-        raise MissingExtraError(f"{owner}.from_networkx", "networkx") from error
-    if not isinstance(graph, networkx.Graph):
-        raise GraphError(f"from_networkx: expected a networkx graph; got {_kind(graph)}")
 
 
 def check_named(owners: Owners, names: Sequence[str], labels: str) -> None:
@@ -305,30 +270,21 @@ def feature_table(owners: Owners, names: str | Sequence[str]) -> npt.NDArray[Any
     return np.concatenate(tables, axis=1) if tables else None
 
 
-def attribute_values(owners: Owners, name: str) -> list[Any] | None:
+def attribute_values(owners: Owners, name: str, *, needed: bool = False) -> list[Any] | None:
     """Returns an attribute of nodes or edges; None if none has it.
 
     Raises:
-        GraphError: some have it and others have not.
+        GraphError: some have it and others have not; or none has it, and it is `needed`.
     """
     lacking = [who for who, about in owners if name not in about]
-    if lacking and len(lacking) < len(owners):
-        raise GraphError(f"from_networkx: {lacking[0]} has no attribute {name!r}, and others have")
+    if lacking and (needed or len(lacking) < len(owners)):
+        others = ", and others have" if len(lacking) < len(owners) else ""
+        raise GraphError(f"from_networkx: {lacking[0]} has no attribute {name!r}{others}")
     return None if lacking else [about[name] for _, about in owners]
 
 
 def _is_number(value: Any) -> bool:
     return is_tensor(value) or np.asarray(value).dtype.kind in "biuf"
-
-
-def _edge_attribute(graph: Any, name: str) -> list[Any]:
-    listed = list(graph.edges(data=name))
-    for source, target, value in listed:
-        if value is None:
-            raise GraphError(
-                f"from_networkx: edge {source!r} – {target!r} has no attribute {name!r}"
-            )
-    return [value for _, _, value in listed]
 
 
 def _kind(value: object) -> str:

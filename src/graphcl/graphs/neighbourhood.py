@@ -20,7 +20,7 @@ from graphcl.graphs.edges import reverse_order
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import Key, Relation
-from graphcl.store.columns import ScaledFeatures
+from graphcl.store.columns import ScaledFeatures, entry_places, table_rows
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
@@ -132,18 +132,7 @@ class Surroundings:
 def entries_of(indptr: IntArray, nodes: IntArray) -> IntArray:
     """Returns the places of all entries of the nodes' rows."""
     starts = np.asarray(indptr[nodes])
-    counts = indptr[nodes + 1] - starts
-    found: IntArray = np.repeat(starts - (counts.cumsum() - counts), counts)
-    found += np.arange(len(found))
-    return found
-
-
-def table_rows(x: Any, rows: IntArray) -> Any:
-    """Returns rows of features in the form that they have."""
-    if isinstance(x, ScaledFeatures):
-        scale = None if x.row_scale is None else x.row_scale[rows]
-        return ScaledFeatures(x.values[rows], x.scale, scale)
-    return x[rows]
+    return entry_places(starts, indptr[nodes + 1] - starts)
 
 
 @dataclass(frozen=True, eq=False)

@@ -225,10 +225,8 @@ def scale_columns(tables: Sequence[Rows], share: Share = ALONE) -> ColumnScaling
     factor[:] = 1
     numbers = np.flatnonzero(kind == NUMBER)
     if len(numbers):
-        found = _Numbers.of(tables, facts, numbers, share)
-        kind[numbers[found.logarithm]] = LOGARITHM
-        kind[numbers[found.constant]] = CONSTANT
-        unit[numbers], shift[numbers], factor[numbers] = found.unit, found.shift, found.factor
+        found = _numbers(tables, facts, numbers, share)
+        kind[numbers], unit[numbers], shift[numbers], factor[numbers] = found
     factor[kind == CONSTANT] = 0
     for array in (unit, shift):
         array[kind == CONSTANT] = 0
@@ -261,37 +259,25 @@ def _words(facts: ColumnFacts) -> npt.NDArray[np.bool_]:
     return words
 
 
-@dataclass(frozen=True)
-class _Numbers:
-    """What is done to the columns of numbers, one entry per column."""
-
-    logarithm: npt.NDArray[np.bool_]
-    constant: npt.NDArray[np.bool_]
-    unit: npt.NDArray[np.float64]
-    shift: npt.NDArray[np.float64]
-    factor: npt.NDArray[np.float64]
-
-    @classmethod
-    def of(
-        cls, tables: Sequence[Rows], facts: ColumnFacts, numbers: Any, share: Share
-    ) -> "_Numbers":
-        mean, size = facts.total[numbers] / facts.rows, facts.size[numbers] / facts.rows
-        none = np.zeros(len(numbers))
-        own = Moments.of(tables, numbers, none, mean, share)
-        # Small numbers are measured in their own mean: of them log(1 + x) would be x itself.
-        unit = np.minimum(1.0, size)
-        logs = Moments.of(tables, numbers, unit, logarithm(mean, unit), share)
-        heavy = (own.kurtosis > HEAVY) & (logs.kurtosis < own.kurtosis)
-        largest = np.maximum(np.abs(facts.low[numbers]), np.abs(facts.high[numbers]))
-        constant = own.deviation <= CONSTANT_SPREAD * largest
-        deviation = np.where(heavy, logs.deviation, own.deviation)
-        return cls(
-            logarithm=heavy & ~constant,
-            constant=constant,
-            unit=np.where(heavy, unit, 0),
-            shift=np.where(heavy, logs.mean, own.mean),
-            factor=1 / np.where(deviation > 0, deviation, 1),
-        )
+def _numbers(
+    tables: Sequence[Rows], facts: ColumnFacts, numbers: npt.NDArray[np.int64], share: Share
+) -> tuple[npt.NDArray[Any], ...]:
+    """Returns kind, unit, shift and factor of the columns of numbers."""
+    mean, size = facts.total[numbers] / facts.rows, facts.size[numbers] / facts.rows
+    own = Moments.of(tables, numbers, np.zeros(len(numbers)), mean, share)
+    # Small numbers are measured in their own mean: of them log(1 + x) would be x itself.
+    unit = np.minimum(1.0, size)
+    logs = Moments.of(tables, numbers, unit, logarithm(mean, unit), share)
+    heavy = (own.kurtosis > HEAVY) & (logs.kurtosis < own.kurtosis)
+    largest = np.maximum(np.abs(facts.low[numbers]), np.abs(facts.high[numbers]))
+    constant = own.deviation <= CONSTANT_SPREAD * largest
+    deviation = np.where(heavy, logs.deviation, own.deviation)
+    return (
+        np.where(constant, CONSTANT, np.where(heavy, LOGARITHM, NUMBER)),
+        np.where(heavy, unit, 0),
+        np.where(heavy, logs.mean, own.mean),
+        1 / np.where(deviation > 0, deviation, 1),
+    )
 
 
 def _size_of_words(tables: Sequence[Rows], words: npt.NDArray[np.bool_], share: Share) -> float:

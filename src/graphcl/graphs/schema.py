@@ -6,11 +6,14 @@ others.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, get_type_hints
 
 from graphcl.errors import GraphError, RunError
+from graphcl.files.text import check_fields
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import EDGE, NODE, Key
+
+_OBJECTS = tuple[dict, ...]  # type: ignore[type-arg]
 
 
 class Direction(NamedTuple):
@@ -121,52 +124,41 @@ class Schema:
 
     def check_like(self, named: str, found_there: "Schema") -> None:
         """Does as `check` for a graph of this name and schema; types may have 0 features there."""
-        known = self.widths
-        if self.is_plain:
-            if not found_there.is_plain:
-                raise GraphError(f"{named}: is a typed graph; the model was trained on a plain one")
-            (width,), (trained,) = found_there.widths.values(), known.values()
-            if width != trained:
-                raise GraphError(
-                    f"{named}: has {width} features; the model was trained on {trained}"
-                )
-            return
-        for name in found_there.widths:
-            if name not in known:
-                listed = ", ".join(known)
-                raise GraphError(f"{named}: the model knows no type {name!r}; it knows {listed}")
+        plain = self.is_plain
+        if plain and not found_there.is_plain:
+            raise GraphError(f"{named}: is a typed graph; the model was trained on a plain one")
+        known = {one.name: one for one in self.types}
+        unknown = [] if plain else [one for one in found_there.widths if one not in known]
+        if unknown:
+            listed = ", ".join(known)
+            raise GraphError(f"{named}: the model knows no type {unknown[0]!r}; it knows {listed}")
         for name, width in found_there.widths.items():
-            kind = next(one for one in self.types if one.name == name)
-            given = width > 0
-            if given != (kind.filled == "given"):
-                has, had = (
-                    ("features", "none") if given else ("no features", f"{kind.num_features}")
-                )
-                raise GraphError(f"{named}: type {name!r} has {has}; in training it had {had}")
-            if given and width != kind.num_features:
+            trained = self.types[0] if plain else known[name]  # a plain graph has any names
+            of_type, given = "" if plain else f"type {name!r} ", width > 0
+            if given != (trained.filled == "given"):
+                has, had = ("", "none") if given else ("no ", f"{trained.num_features}")
+                raise GraphError(f"{named}: {of_type}has {has}features; in training it had {had}")
+            if given and width != trained.num_features:
                 raise GraphError(
-                    f"{named}: type {name!r} has {width} features; the model was trained on "
-                    f"{kind.num_features}"
+                    f"{named}: {of_type}has {width} features; the model was trained on "
+                    f"{trained.num_features}"
                 )
         relations = {one.key: one for one in self.relations}
-        for relation in found_there.relations:
-            key = relation.key
-            if key not in relations:
-                raise GraphError(f"{named}: the model knows no relation {':'.join(key)}")
-            known_as = relations[key]
-            what = ("undirected", "num_edge_features")
-            for field in what:
-                found, wanted = getattr(relation, field), getattr(known_as, field)
-                empty = relation.num_edges == 0
-                if found != wanted and not empty:
+        for relation in () if plain else found_there.relations:
+            said, before = f"relation {':'.join(relation.key)}", relations.get(relation.key)
+            if before is None:
+                raise GraphError(f"{named}: the model knows no {said}")
+            if not relation.num_edges:
+                continue
+            for field in ("undirected", "num_edge_features"):
+                found, wanted = getattr(relation, field), getattr(before, field)
+                if found != wanted:
                     raise GraphError(
-                        f"{named}: relation {':'.join(key)}: {field} is {found}; in training "
-                        f"it was {wanted}"
+                        f"{named}: {said}: {field} is {found}; in training it was {wanted}"
                     )
-            if relation.num_edges and not known_as.num_edges:
+            if not before.num_edges:
                 raise GraphError(
-                    f"{named}: relation {':'.join(key)} had no edges in training, so nothing "
-                    "was learnt of it"
+                    f"{named}: {said} had no edges in training, so nothing was learnt of it"
                 )
 
     def to_json(self) -> dict[str, Any]:
@@ -180,30 +172,22 @@ class Schema:
         Raises:
             RunError: something is missing or of a wrong type.
         """
-        try:
-            types = tuple(TypeSchema(**one) for one in values["types"])
-            relations = tuple(RelationSchema(**one) for one in values["relations"])
-        except (TypeError, KeyError) as error:
-            raise RunError(f"damaged schema ({error})") from None
+        where = "damaged schema"
+        listed = check_fields(values, {"types": _OBJECTS, "relations": _OBJECTS}, where, RunError)
+        of_type, of_relation = get_type_hints(TypeSchema), get_type_hints(RelationSchema)
+        types = tuple(
+            TypeSchema(**check_fields(one, of_type, where, RunError)) for one in listed["types"]
+        )
+        relations = tuple(
+            RelationSchema(**check_fields(one, of_relation, where, RunError))
+            for one in listed["relations"]
+        )
         names = {one.name for one in types}
-        right = all(_is_type(one) for one in types) and len(names) == len(types) > 0
-        right = right and all(_is_relation(one, names) for one in relations)
-        if not right or len({one.key for one in relations}) != len(relations):
-            raise RunError("damaged schema (a type or a relation is not as it is written)")
+        fits = len(names) == len(types) > 0 and all(one.num_features for one in types)
+        fits = fits and all(one.filled in ("given", "neighbours", "structure") for one in types)
+        for one in relations:
+            within = not one.undirected or one.source == one.target
+            fits = fits and within and {one.source, one.target} <= names
+        if not fits or len({one.key for one in relations}) != len(relations):
+            raise RunError(f"{where}: a type or a relation is not as it is written")
         return cls(types, relations)
-
-
-def _is_type(one: TypeSchema) -> bool:
-    known = one.filled in ("given", "neighbours", "structure")
-    return type(one.name) is str and _is_count(one.num_features, 1) and known
-
-
-def _is_relation(one: RelationSchema, names: set[str]) -> bool:
-    ends = type(one.name) is str and one.source in names and one.target in names
-    counts = _is_count(one.num_edge_features, 0) and _is_count(one.num_edges, 0)
-    within = type(one.undirected) is bool and (not one.undirected or one.source == one.target)
-    return ends and counts and within
-
-
-def _is_count(value: Any, least: int) -> bool:
-    return type(value) is int and least <= value < 1 << 48

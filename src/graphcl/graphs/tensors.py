@@ -183,8 +183,7 @@ def relation_adjacency(
         relation.edge_weight,
         device=device,
         dtype=dtype,
-        # Of a plain graph they are counted, however it was built: views draw by these numbers.
-        edge_ids=None if graph.is_plain else relation.edge_ids,
+        edge_ids=relation.edge_ids,
         senders=None if within else graph.nodes[relation.source].num_nodes,
         directed=not relation.undirected,
         edge_features=edge_vectors(

@@ -6,6 +6,7 @@ known. Classes are always integers.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import combinations
 from numbers import Real
 from typing import Any, NoReturn
@@ -15,8 +16,7 @@ import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.errors import GraphError
-from graphcl.graphs.edges import check_keys
-from graphcl.graphs.interchange import is_sparse, to_csr, to_numpy
+from graphcl.graphs.interchange import check_keys, is_sparse, to_csr, to_numpy
 from graphcl.store.columns import rows_of
 from graphcl.store.header import MASKS
 
@@ -51,25 +51,26 @@ def node_fields(name: str, given: Any) -> dict[str, Any]:
     about = {key: value for key, value in about.items() if value is not None}
     where = f"type {name!r}"
     check_keys(about, _KEYS, where)
+    if about.get("num_nodes") == 0 or getattr(about.get("x"), "shape", (1,))[:1] == (0,):
+        raise GraphError(f"{where}: zero nodes; leave the type and its relations out")
     try:
-        return {"name": name, **_checked_nodes(about)}
+        return {"name": name, **checked_nodes(about)}
     except GraphError as error:
         raise GraphError(f"{where}: {error}") from None
 
 
-def _checked_nodes(about: Mapping[str, Any]) -> dict[str, Any]:
+def checked_nodes(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of `Nodes`, but for the name, checked."""
     x = about.get("x")
     if x is None and "num_nodes" not in about:
         raise GraphError("neither x nor num_nodes is given")
-    if about.get("num_nodes") == 0 or getattr(x, "shape", (1,))[:1] == (0,):
-        raise GraphError("zero nodes; leave the type and its relations out")
     table = None if x is None else features(x)
     rows = None if table is None else int(table.shape[0])
     num_nodes = int(about.get("num_nodes", rows))
     if rows not in (None, num_nodes):
         raise GraphError(f"x: {rows} rows for {num_nodes} nodes")
     if num_nodes < 1:
-        raise GraphError(f"num_nodes: must be at least 1; got {num_nodes}")
+        raise GraphError(f"{num_nodes or 'zero'} nodes; a graph needs at least one")
     of_split, several = splits({key: about.get(key) for key in MASKS}, num_nodes)
     ids = node_ids(about.get("node_ids"), num_nodes)
     y, names = labels(about.get("y"), num_nodes, ids, about.get("class_names", ()))
@@ -85,21 +86,22 @@ def _checked_nodes(about: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def features(x: Any) -> FloatArray | scipy.sparse.csr_array:
-    """Returns the feature table as finite float32, dense or CSR as it was given."""
+def features(x: Any, name: str = "x", row: str = "node") -> FloatArray | scipy.sparse.csr_array:
+    """Returns a feature table as finite float32, dense or CSR as it was given.
+
+    `name` and `row` are what messages call the table and its rows.
+    """
     sparse = is_sparse(x)
-    table: Any = to_csr(x) if sparse else to_numpy(x, "x")
+    table: Any = to_csr(x) if sparse else to_numpy(x, name)
     if table.ndim != 2:
         advice = "; a single feature is a column: x.reshape(-1, 1)" if table.ndim == 1 else ""
         raise GraphError(
-            f"x: expected a table [num_nodes, features]; got shape {table.shape}{advice}"
+            f"{name}: expected a table [num_{row}s, features]; got shape {table.shape}{advice}"
         )
-    if table.shape[0] == 0:
-        raise GraphError("x: zero nodes; a graph needs at least one")
     if table.shape[1] == 0:
-        raise GraphError("x: zero features; pass at least one column")
+        raise GraphError(f"{name}: zero features; pass at least one column")
     if table.dtype.kind not in "biuf":
-        raise GraphError(f"x: features must be numbers; got dtype {table.dtype}")
+        raise GraphError(f"{name}: features must be numbers; got dtype {table.dtype}")
     values = table.data if sparse else table
     with np.errstate(over="ignore"):
         values = values.astype(np.float32)  # always a copy: the graph freezes its arrays
@@ -109,7 +111,7 @@ def features(x: Any) -> FloatArray | scipy.sparse.csr_array:
             coo = table.tocoo()
             place = (coo.coords[0][place[0]], coo.coords[1][place[0]])
         original = table[int(place[0]), int(place[1])]
-        raise GraphError(f"x: {original} at node {int(place[0])}, feature {int(place[1])}")
+        raise GraphError(f"{name}: {original} at {row} {int(place[0])}, feature {int(place[1])}")
     if not sparse:
         return values
     return scipy.sparse.csr_array((values, table.indices, table.indptr), shape=table.shape)
@@ -348,33 +350,19 @@ def node_ids(names: Any, num_nodes: int) -> npt.NDArray[Any] | None:
     else:
         ids = np.empty(num_nodes, dtype=object)
         ids[:] = listed
-    twice = _same_ids(ids)
-    if twice is not None:
-        first, second = twice
-        raise GraphError(
-            f"node_ids: nodes {first} and {second} have the same id "
-            f"{ids[first : first + 1].tolist()[0]!r}; each node has its own"
-        )
+    with suppress(TypeError):  # ids without a hash (lists) are not compared
+        if len(set(ids.tolist())) < num_nodes:
+            _refuse_same(ids.tolist())
     return ids
 
 
-def _same_ids(ids: npt.NDArray[Any]) -> tuple[int, int] | None:
-    """Returns the positions of two equal ids, or None if all differ."""
-    if ids.ndim != 1:
-        return None
-    if ids.dtype.kind != "O":
-        ordered = np.sort(ids)
-        same = np.flatnonzero(ordered[1:] == ordered[:-1])
-        if not len(same):
-            return None
-        first, second = np.flatnonzero(ids == ordered[same[0]])[:2].tolist()
-        return first, second
+def _refuse_same(ids: list[Any]) -> None:
+    """Refuses ids of which two are equal."""
     places: dict[Any, int] = {}
-    try:
-        for place, name in enumerate(ids.tolist()):
-            first = places.setdefault(name, place)
-            if first != place:
-                return first, place
-    except TypeError:
-        pass  # ids without a hash (lists) are not compared
-    return None
+    for place, name in enumerate(ids):
+        first = places.setdefault(name, place)
+        if first != place:
+            raise GraphError(
+                f"node_ids: nodes {first} and {place} have the same id {name!r}; each node has "
+                "its own"
+            )

@@ -98,17 +98,14 @@ class Boundary:
         most = max_over(most, self.share)
         row_bytes = table.element_size() * table.shape[1]
         height = max(1, min(PEER_BYTES, ROUND_BYTES // self.share.world) // row_bytes)
-        give, take = _firsts(self.sent), self.own + _firsts(self.received)
-        for begin in range(0, int(most), height):
-            giving = [_some(count, begin, height) for count in self.sent]
-            taking = [_some(count, begin, height) for count in self.received]
-            places = [
-                self.asked[start + begin : start + begin + count]
-                for start, count in zip(give.tolist(), giving, strict=True)
-            ]
-            found = exchange(table[torch.cat(places)], giving, taking)
-            for start, rows in zip(take.tolist(), torch.split(found, taking), strict=True):
-                table[start + begin : start + begin + len(rows)] = rows
+        _exchange_in_rounds(
+            lambda some: table[self.asked[some]],
+            table[self.own :],
+            self.sent,
+            self.received,
+            most=int(most),
+            height=height,
+        )
 
 
 def outside(part: PartNodes, edges: Sequence[IntArray]) -> IntArray:
@@ -204,18 +201,32 @@ def exchange_in_rounds(
     if len(giving) == 1 or most <= height:
         return exchange(rows, giving, taking, group)
     received = rows.new_empty(sum(taking), *rows.shape[1:])
-    give, take = _firsts(tuple(giving)).tolist(), _firsts(tuple(taking)).tolist()
-    for begin in range(0, most, height):
-        gives = [_some(count, begin, height) for count in giving]
-        takes = [_some(count, begin, height) for count in taking]
-        pieces = [
-            rows[first + begin : first + begin + count]
-            for first, count in zip(give, gives, strict=True)
-        ]
-        found = exchange(torch.cat(pieces), gives, takes, group)
-        for first, piece in zip(take, torch.split(found, takes), strict=True):
-            received[first + begin : first + begin + len(piece)] = piece
+    _exchange_in_rounds(
+        rows.__getitem__, received, giving, taking, most=most, height=height, group=group
+    )
     return received
+
+
+def _exchange_in_rounds(
+    give: Callable[[slice], Tensor],
+    into: Tensor,
+    giving: Sequence[int],
+    taking: Sequence[int],
+    *,
+    most: int,
+    height: int,
+    group: Any = None,
+) -> None:
+    """Fills a table with the rows that others send, at most `height` to one process at a time.
+
+    `give` returns a range of the rows that this process sends.
+    """
+    for begin in range(0, most, height):
+        gives, takes = _slices(giving, begin, height), _slices(taking, begin, height)
+        sent, received = ([some.stop - some.start for some in part] for part in (gives, takes))
+        found = exchange(torch.cat([give(some) for some in gives]), sent, received, group)
+        for some, rows in zip(takes, torch.split(found, received), strict=True):
+            into[some] = rows
 
 
 def agree(problem: str, share: Share) -> None:
@@ -230,13 +241,13 @@ def agree(problem: str, share: Share) -> None:
             raise StoreError(said)
 
 
-def _firsts(counts: tuple[int, ...]) -> IntArray:
-    firsts: IntArray = np.cumsum(counts) - np.array(counts)
-    return firsts
-
-
-def _some(count: int, begin: int, height: int) -> int:
-    return min(max(count - begin, 0), height)
+def _slices(counts: Sequence[int], begin: int, height: int) -> list[slice]:
+    """Returns where the rows of a round are, for each process, if all stand side by side."""
+    firsts = (np.cumsum(counts) - counts).tolist()
+    return [
+        slice(first + min(begin, count), first + min(begin + height, count))
+        for first, count in zip(firsts, counts, strict=True)
+    ]
 
 
 Answer = Callable[[Tensor], tuple[Tensor, ...]]

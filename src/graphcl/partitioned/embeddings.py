@@ -13,7 +13,6 @@ The embeddings of a typed graph are such a folder for each type, within one fold
 
 import hashlib
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,6 +22,7 @@ import numpy.typing as npt
 
 from graphcl.errors import GraphCLError, MissingExtraError, RunError
 from graphcl.files.arrays import map_npy, regular_size
+from graphcl.files.text import check_fields
 from graphcl.store.columns import Names
 from graphcl.store.header import MOST_PARTS, part_name, read_description
 
@@ -31,6 +31,9 @@ KIND = "folder of embeddings in shards"
 MARK = "graphcl_shards"
 TYPED_MARK = "graphcl_typed_shards"
 READABLE = (".npy", ".parquet")
+_SHARDS = {"name": str, "build": str, "model": str, "dim": int, "num_nodes": int}
+_SHARDS |= {"shards": tuple[dict, ...]}  # type: ignore[type-arg]
+_SHARD = {"file": str, "start": int, "stop": int, "bytes": int, "ends": str}
 END_BYTES = 1 << 16  # of a file's first and last bytes that are compared
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
@@ -39,7 +42,7 @@ Floats = npt.NDArray[np.float32]
 class _Shard(Protocol):
     """The rows of one part, and their ids if the file has them."""
 
-    def rows(self, begin: int, end: int) -> Floats: ...
+    def rows(self, numbers: Array) -> Floats: ...
     def ids(self) -> Array | Names | None: ...
 
 
@@ -51,7 +54,7 @@ class ShardedEmbeddings:
         path: the folder.
         name: the graph's name.
         build: the id of the build of the parts that were embedded.
-        model: the checksum of the weights that made them; empty in folders of earlier versions.
+        model: the checksum of the weights that made them.
         starts: where the rows of each shard begin, and the number of nodes, ``[shards + 1]``.
         dim: the width.
     """
@@ -84,23 +87,18 @@ class ShardedEmbeddings:
 
     def __getitem__(self, rows: Any) -> Floats:
         """Returns one row, or those of a slice, of row numbers or of a mask, in memory."""
-        if isinstance(rows, int | np.integer):
-            one: Floats = self._some(np.array([range(len(self))[int(rows)]]))[0]
-            return one
         if isinstance(rows, slice):
-            begin, end, step = rows.indices(len(self))
-            if step != 1:
-                return self._some(np.arange(begin, end, step))
-            return self._range(begin, max(begin, end))
+            return self._some(np.arange(*rows.indices(len(self))))
         numbers = np.asarray(rows)
         if numbers.dtype == np.bool_:
             if numbers.shape != (len(self),):
                 raise IndexError(f"a mask {numbers.shape} for {len(self)} rows")
-            return self._some(np.flatnonzero(numbers))
+            numbers = np.flatnonzero(numbers)
         numbers = np.where(numbers < 0, numbers + len(self), numbers).astype(np.int64)
-        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(self):
+        if numbers.size and not 0 <= numbers.min() <= numbers.max() < len(self):
             raise IndexError(f"a row outside 0 … {len(self) - 1}")
-        return self._some(numbers)
+        found = self._some(numbers.reshape(-1))
+        return found if numbers.ndim else found[0]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return self[:].astype(dtype or np.float32, copy=False)
@@ -114,18 +112,6 @@ class ShardedEmbeddings:
             return Names.joined([ids for ids in found if isinstance(ids, Names)])
         return np.concatenate([np.asarray(ids) for ids in found])
 
-    def _range(self, begin: int, end: int) -> Floats:
-        pieces = list(self._pieces(begin, end))
-        if len(pieces) == 1:
-            return np.asarray(pieces[0])
-        return np.concatenate([np.empty((0, self.dim), np.float32), *pieces])
-
-    def _pieces(self, begin: int, end: int) -> Iterator[Floats]:
-        for number, shard in enumerate(self.shards):
-            first, last = int(self.starts[number]), int(self.starts[number + 1])
-            if begin < last and end > first:
-                yield shard.rows(max(begin, first) - first, min(end, last) - first)
-
     def _some(self, numbers: Array) -> Floats:
         """Reads rows in ascending order, wherever they were asked for."""
         found = np.empty((len(numbers), self.dim), np.float32)
@@ -136,18 +122,11 @@ class ShardedEmbeddings:
             local = numbers[mine] - self.starts[number]
             for begin in range(0, len(mine), _GATHERED):
                 some = local[begin : begin + _GATHERED]
-                found[mine[begin : begin + _GATHERED]] = _gather(shard, some)
+                found[mine[begin : begin + _GATHERED]] = shard.rows(some)
         return found
 
 
 _GATHERED = 1 << 14  # rows that are gathered at a time
-
-
-def _gather(shard: _Shard, rows: Array) -> Floats:
-    if isinstance(shard, _ParquetShard):
-        return shard.some(rows)
-    span = shard.rows(int(rows[0]), int(rows[-1]) + 1)  # mapped: only what is touched is read
-    return np.asarray(span[rows - rows[0]])
 
 
 def shard_types(path: Path) -> list[str]:
@@ -161,10 +140,8 @@ def shard_types(path: Path) -> list[str]:
     except RunError:
         read_description(path, FILE, KIND, MARK, RunError)
         return []
-    names = about.get("types")
-    if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
-        raise RunError(f"{path / FILE}: must list types")
-    return names
+    found = check_fields(about, {"types": tuple[str, ...]}, str(path / FILE), RunError)
+    return list(found["types"])
 
 
 def type_shards(path: Path, name: str) -> Path:
@@ -196,30 +173,27 @@ def open_shards(path: Path) -> ShardedEmbeddings:
     if names:
         folders = ", ".join(f"{type_name(at)} ({name})" for at, name in enumerate(names))
         raise RunError(f"{path}: has embeddings of several types, in its folders {folders}")
-    about = read_description(path, FILE, KIND, MARK, RunError)
-    listed = about.get("shards")
-    if not isinstance(listed, list) or not 1 <= len(listed) <= MOST_PARTS:
-        raise RunError(f"{path / FILE}: must list 1 to {MOST_PARTS} shards")
-    dim, nodes = about.get("dim"), about.get("num_nodes")
-    if type(dim) is not int or dim < 1 or type(nodes) is not int:
-        raise RunError(f"{path / FILE}: lacks dim or num_nodes")
-    suffix = Path(str(listed[0].get("file") if isinstance(listed[0], dict) else "")).suffix
+    values = read_description(path, FILE, KIND, MARK, RunError)
+    about = check_fields(values, _SHARDS, str(path / FILE), RunError)
+    where, dim, nodes = f"{path / FILE}: shard", about["dim"], about["num_nodes"]
+    listed = [check_fields(one, _SHARD, where, RunError) for one in about["shards"]]
+    if dim < 1 or not 1 <= len(listed) <= MOST_PARTS:
+        raise RunError(f"{path / FILE}: must list 1 to {MOST_PARTS} shards, with a dim above 0")
+    suffix = Path(listed[0]["file"]).suffix
     if suffix not in READABLE:
         kinds = " and ".join(READABLE)
         raise RunError(f"{path}: has {suffix or 'unknown'} shards; embeddings are read of {kinds}")
     starts, shards = [0], []
-    for number, one in enumerate(listed):
-        entry: dict[str, Any] = one if isinstance(one, dict) else {}
-        name, start, stop = f"{part_name(number)}{suffix}", entry.get("start"), entry.get("stop")
-        fits = isinstance(start, int) and isinstance(stop, int) and start == starts[-1] <= stop
-        if entry.get("file") != name or not fits:
+    for number, entry in enumerate(listed):
+        name = f"{part_name(number)}{suffix}"
+        if entry["file"] != name or not entry["start"] == starts[-1] <= entry["stop"]:
             raise RunError(f"{path / FILE}: shard {number} does not follow the one before")
-        starts.append(int(entry["stop"]))
+        starts.append(entry["stop"])
         shape = (starts[-1] - starts[-2], dim)
         shards.append(_open(path / name, number, len(listed), entry, shape))
     if starts[-1] != nodes:
         raise RunError(f"{path / FILE}: its shards have {starts[-1]} rows; num_nodes is {nodes}")
-    name, build, model = (str(about.get(key, ""))[:200] for key in ("name", "build", "model"))
+    name, build, model = (about[key][:200] for key in ("name", "build", "model"))
     ranges = np.array(starts, np.int64)
     return ShardedEmbeddings(path, name, build, model, ranges, dim, tuple(shards))
 
@@ -242,9 +216,9 @@ def _open(
         size = regular_size(path, RunError)
     except FileNotFoundError:
         raise RunError(f"{path}: shard {number} of {count} is missing") from None
-    if entry.get("bytes", size) != size:
+    if entry["bytes"] != size:
         raise RunError(f"{path}: torn: has {size} bytes; {FILE} says {entry['bytes']}")
-    if "ends" in entry and entry["ends"] != ends_digest(path):
+    if entry["ends"] != ends_digest(path):
         raise RunError(f"{path}: is not the shard that was written with the others, or is damaged")
     if path.suffix == ".npy":
         return _NpyShard(path, shape)
@@ -260,9 +234,9 @@ class _NpyShard:
             found = f"{self._array.dtype} {self._array.shape}"
             raise RunError(f"{path}: holds {found}; {FILE} says float32 {shape}")
 
-    def rows(self, begin: int, end: int) -> Floats:
-        """Returns mapped rows."""
-        return self._array[begin:end]
+    def rows(self, numbers: Array) -> Floats:
+        """Returns rows by their numbers, ascending."""
+        return np.asarray(self._array[numbers])
 
     def ids(self) -> None:
         """An array has none."""
@@ -295,20 +269,11 @@ class _ParquetShard:
         self._starts = np.cumsum([0, *counts])
         self._held: tuple[int, Floats] | None = None
 
-    def rows(self, begin: int, end: int) -> Floats:
-        """Returns rows; a piece of one group is a view of it."""
-        first, last = np.searchsorted(self._starts, [begin, end - 1], side="right") - 1
-        pieces = []
-        for group in range(int(first), int(last) + 1):
-            start = int(self._starts[group])
-            pieces.append(self._group(group)[max(0, begin - start) : end - start])
-        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-
-    def some(self, rows: Array) -> Floats:
+    def rows(self, numbers: Array) -> Floats:
         """Returns rows by their numbers, ascending."""
-        groups = np.searchsorted(self._starts, rows, side="right") - 1
+        groups = np.searchsorted(self._starts, numbers, side="right") - 1
         pieces = [
-            self._group(group)[rows[groups == group] - self._starts[group]]
+            self._group(group)[numbers[groups == group] - self._starts[group]]
             for group in np.unique(groups).tolist()
         ]
         return np.concatenate(pieces)

@@ -22,7 +22,7 @@ from torch import Tensor
 from graphcl.distributed import Share, any_of
 from graphcl.errors import StoreError
 from graphcl.graphs.column_facts import Rows
-from graphcl.graphs.filling import filling_order
+from graphcl.graphs.filling import filled_table, filling_order
 from graphcl.graphs.scaling import Scaling, TableScaling, fit_tables
 from graphcl.graphs.schema import Direction, RelationSchema, Schema, TypeSchema
 from graphcl.graphs.tensors import feature_tensor, stored_features, table_scaling
@@ -305,7 +305,7 @@ def prepare_part(part: Part, feature_scaling: str, share: Share, wire: Wire) -> 
         if feature_scaling == "auto" and relation.num_edge_features and relation.num_edges
     }
     schema = schema_of(part.store)
-    return _Filling(PreparedPart(part, part.nodes, schema, Scaling(nodes, edges)), wire).fill(fit)
+    return _filled(PreparedPart(part, part.nodes, schema, Scaling(nodes, edges)), wire, fit)
 
 
 def prepare_part_like(part: Part, schema: Schema, scaling: Scaling, wire: Wire) -> PreparedPart:
@@ -315,85 +315,57 @@ def prepare_part_like(part: Part, schema: Schema, scaling: Scaling, wire: Wire) 
         GraphError: it has types, relations or features that the other one had not.
     """
     schema.check_like(str(part.store.path), schema_of(part.store))
-    filling = _Filling(PreparedPart(part, part.nodes, schema, scaling), wire)
-    return filling.fill(None)
+    return _filled(PreparedPart(part, part.nodes, schema, scaling), wire)
 
 
-class _Filling:
-    """Gives features to types without any, one type after the other."""
+def _filled(
+    prepared: PreparedPart, wire: Wire, fit: Callable[[PartNodes], TableScaling] | None = None
+) -> PreparedPart:
+    """Gives features to types without any; `fit` decides how those of structure are scaled.
 
-    def __init__(self, prepared: PreparedPart, wire: Wire) -> None:
-        self.now, self.wire = prepared, wire
-        self.widths = prepared.schema.widths
+    With `fit`, the schema says what was filled; without, it is that of the training.
+    """
+    part, nodes, widths = prepared.part, dict(prepared.nodes), prepared.schema.widths
+    scalings, filled = dict(prepared.scaling.nodes), dict[str, str]()
 
-    def fill(self, fit: Any) -> PreparedPart:
-        """Returns the part with features; `fit` decides how those of structure are scaled."""
-        filled: dict[str, str] = {}
-        for name, how, channels in filling_order(self.now.schema):
-            filled[name] = how
-            if name not in self.now.nodes:
-                continue
-            means = how == "neighbours"
-            x = self._means(name, channels) if means else self._structure(name, channels)
-            self._put(name, x)
-            if fit is not None and not means:
-                scaling = {**self.now.scaling.nodes, name: fit(self.now.nodes[name])}
-                self.now = replace(self.now, scaling=replace(self.now.scaling, nodes=scaling))
-        if fit is None:
-            return self.now
-        types = tuple(
-            TypeSchema(name, self.widths[name], filled.get(name, "given")) for name in self.widths
-        )
-        return replace(self.now, schema=Schema(types, self.now.schema.relations))
+    def mean(channel: Direction) -> Any:
+        edges, sender = prepared.edges(channel), channel.sender
+        if edges is None:
+            return None
+        table = FeatureRows(nodes[sender], wire, scalings.get(sender, "none"))
+        return _mean(edges, table, wire, weight=edges.get("edge_weight"))
 
-    def _put(self, name: str, x: Any) -> None:
-        self.widths[name] = int(x.shape[1])
-        own = with_features(self.now.nodes[name], x)
-        self.now = replace(self.now, nodes={**self.now.nodes, name: own})
+    def degrees(channel: Direction) -> Any:
+        edges = prepared.edges(channel)
+        if edges is None:
+            return None
+        relation = part.store.relations[channel.relation]
+        backwards = channel.backwards if relation.undirected else not channel.backwards
+        sent = np.diff(part.edges[channel.relation, backwards]["indptr"])
+        own = with_features(part.nodes[channel.sender], sent.astype(np.float32)[:, None])
+        table = FeatureRows(own, wire, "none")
+        around = _mean(edges, table, wire, of=lambda x: x.double().log1p())
+        return np.log1p(np.diff(edges["indptr"])), np.asarray(around)[:, 0]
 
-    def _means(self, name: str, channels: list[Direction]) -> Any:
-        """Returns the mean of the neighbours' features in each direction, side by side."""
-        count, found = _count(self.now.nodes[name]), []
-        for channel in channels:
-            edges, sender = self.now.edges(channel), channel.sender
-            if edges is None:
-                found.append(scipy.sparse.csr_array((count, self.widths[sender]), dtype=np.float32))
-                continue
-            table = FeatureRows(self.now.nodes[sender], self.wire, self.now.scaling_of(sender))
-            found.append(_mean(edges, table, self.wire, weight=edges.get("edge_weight")))
-        if all(scipy.sparse.issparse(one) for one in found):
-            return scipy.sparse.hstack(found, format="csr")
-        dense = [one.toarray() if scipy.sparse.issparse(one) else one for one in found]
-        return np.concatenate(dense, axis=1)
-
-    def _structure(self, name: str, channels: list[Direction]) -> Any:
-        """Returns two columns for each direction; a column of ones for a type without relations."""
-        count = _count(self.now.nodes[name])
-        columns: list[Any] = []
-        for channel in channels:
-            edges = self.now.edges(channel)
-            if edges is None:
-                columns += [np.zeros(count)] * 2
-                continue
-            relation = self.now.part.store.relations[channel.relation]
-            backwards = channel.backwards if relation.undirected else not channel.backwards
-            sent = np.diff(self.now.part.edges[channel.relation, backwards]["indptr"])
-            degrees = sent.astype(np.float32)[:, None]
-            own = with_features(self.now.part.nodes[channel.sender], degrees)
-            table = FeatureRows(own, self.wire, "none")
-            around = _mean(edges, table, self.wire, of=lambda x: x.double().log1p())
-            columns += [np.log1p(np.diff(edges["indptr"])), np.asarray(around)[:, 0]]
-        return np.stack(columns or [np.ones(count)], axis=1).astype(np.float32)
+    for name, how, channels in filling_order(prepared.schema):
+        filled[name] = how
+        if name in nodes:
+            count = int(nodes[name].nodes.stop - nodes[name].nodes.start)
+            x = filled_table(how, channels, count, mean=mean, degrees=degrees, widths=widths)
+            nodes[name], widths[name] = with_features(nodes[name], x), int(x.shape[1])
+            if fit is not None and how == "structure":
+                scalings[name] = fit(nodes[name])
+    schema = prepared.schema
+    if fit is not None:
+        types = [TypeSchema(name, widths[name], filled.get(name, "given")) for name in widths]
+        schema = Schema(tuple(types), schema.relations)
+    return PreparedPart(part, nodes, schema, replace(prepared.scaling, nodes=scalings))
 
 
 def with_features(part: PartNodes, x: Any) -> PartNodes:
     """Returns a part with other features."""
     kind = replace(part.type, num_features=int(x.shape[1]))
     return replace(part, type=kind, fields={**part.fields, "x": x})
-
-
-def _count(part: PartNodes) -> int:
-    return int(part.nodes.stop - part.nodes.start)
 
 
 def _mean(

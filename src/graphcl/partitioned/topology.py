@@ -33,6 +33,7 @@ from graphcl.kernels.stored_features import StoredFeatures
 from graphcl.memory import free_memory_bytes
 from graphcl.partitioned.boundary import Wire, open_any_part
 from graphcl.partitioned.features import FeatureRows, Needed, PreparedPart, require_own
+from graphcl.store.columns import entry_places
 from graphcl.store.reader import Part
 from graphcl.topology import Children, Drawn, Level, SampledDirection, Seeds, Traffic, Tree
 
@@ -260,8 +261,7 @@ class PartsTopology:
             require_own(part, asked)
             starts = edges["indptr"][asked.numpy() - part.nodes.start]
             lengths = edges["indptr"][asked.numpy() - part.nodes.start + 1] - starts
-            places = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
-            places += np.arange(len(places))
+            places = entry_places(starts, lengths)
             tables = [lengths, np.asarray(edges["indices"][places], np.int64)]
             if "edge_weight" in edges:
                 tables.append(np.asarray(edges["edge_weight"][places]))

@@ -129,8 +129,7 @@ class Names:
         starts = np.asarray(self.offsets)
         lengths = np.diff(starts)[nodes]
         offsets = np.concatenate([np.zeros(1, dtype=np.int64), lengths.cumsum()])
-        letters = np.repeat(starts[nodes] - offsets[:-1], lengths) + np.arange(offsets[-1])
-        return Names(offsets, np.asarray(self.text)[letters])
+        return Names(offsets, np.asarray(self.text)[entry_places(starts[nodes], lengths)])
 
     @property
     def shape(self) -> tuple[int]:
@@ -331,6 +330,21 @@ class Ids:
             if self.texts(row, row + 1) == [wanted]:
                 return row
         return -1
+
+
+def entry_places(starts: IntArray, lengths: IntArray) -> IntArray:
+    """Returns the places of all entries of rows that begin at `starts`."""
+    found: IntArray = np.repeat(starts - (lengths.cumsum() - lengths), lengths)
+    found += np.arange(len(found))
+    return found
+
+
+def table_rows(table: Any, rows: IntArray) -> Any:
+    """Returns rows of features, names or any array in the form that they have."""
+    if isinstance(table, ScaledFeatures):
+        scale = None if table.row_scale is None else table.row_scale[rows]
+        return ScaledFeatures(table.values[rows], table.scale, scale)
+    return table.take(rows) if isinstance(table, Names) else table[rows]
 
 
 def rows_of(wanted: Iterable[Any], ids: Any, owner: str, error: type[Exception]) -> IntArray:

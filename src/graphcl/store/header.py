@@ -20,16 +20,16 @@ then both directions of an edge are with the node that receives.
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import InvalidInputError, StoreError, require
-from graphcl.files.text import TEXT_BYTES, read_text
+from graphcl.files.text import TEXT_BYTES, check_fields, read_text
 
 FORMAT = 1
 HEADER, PART = "store.json", "part.json"
@@ -37,6 +37,14 @@ HEADER_BYTES = 1 << 24  # 4,096 parts of a hundred types
 ORDERS = ("neighbours", "hash", "as-is")
 MASKS = ("train_mask", "val_mask", "test_mask")
 MOST_PARTS = 4096  # so that `store.json` stays small
+_STORE = {"name": str, "build": str, "order": str, "parts": tuple[str, ...], "source": dict}
+_STORE |= {"types": tuple[dict, ...], "relations": tuple[dict, ...]}  # type: ignore[type-arg]
+_TYPE = {
+    "name": str,
+    "num_features": int,
+    "starts": tuple[int, ...],
+    "class_names": tuple[str, ...],
+}
 Key = tuple[str, str, str]
 IntArray = npt.NDArray[np.int64]
 
@@ -61,15 +69,12 @@ class Source(NamedTuple):
         Raises:
             StoreError: it is damaged.
         """
-        about = values.get("source")
-        found = about if isinstance(about, dict) else {}
-        beside = found.get("beside")
-        listed: dict[str, Any] = beside if isinstance(beside, dict) else {"": None}
-        texts = [found.get("fingerprint"), found.get("store"), *listed.values()]
-        known = all(re.fullmatch(r"[a-z]+-[0-9]+/[a-z]+\.[a-z]+", name) for name in listed)
-        if not known or not all(isinstance(one, str) for one in texts):
-            raise StoreError(f"{file}: lacks its source, or names files that are none of a store")
-        return cls(found["fingerprint"][:64], found["store"][:4096], listed)
+        types = {"fingerprint": str, "store": str, "beside": dict}
+        about = check_fields(values, types, f"{file}: source", StoreError)
+        for name, digest in about["beside"].items():
+            if not re.fullmatch(r"[a-z]+-[0-9]+/[a-z]+\.[a-z]+", name) or type(digest) is not str:
+                raise StoreError(f"{file}: names files that are none of a store")
+        return cls(about["fingerprint"][:64], about["store"][:4096], about["beside"])
 
 
 NOTHING = Source()
@@ -255,18 +260,20 @@ def is_store(path: Path) -> bool:
 
 def is_parts(path: Path) -> bool:
     """Returns whether `path` is a store in several parts; a damaged one is not."""
-    try:
-        return is_store(path) and len(read_store(path)) > 1
-    except StoreError:
-        return False  # who opens it says what is wrong
+    store = _known_store(path)
+    return store is not None and len(store) > 1
 
 
 def is_divided(path: Path) -> bool:
     """Returns whether `path` is a store that was divided, perhaps into one part."""
-    try:
-        return is_store(path) and read_store(path).is_divided
-    except StoreError:
-        return False  # who opens it says what is wrong
+    store = _known_store(path)
+    return store is not None and store.is_divided
+
+
+def _known_store(path: Path) -> Store | None:
+    with suppress(StoreError):  # who opens it says what is wrong
+        return read_store(path) if is_store(path) else None
+    return None
 
 
 def read_store(path: Path) -> Store:
@@ -276,42 +283,27 @@ def read_store(path: Path) -> Store:
         StoreError: the folder has none, or it is damaged.
     """
     values = read_description(path, HEADER, "store", "graphcl_store", limit=HEADER_BYTES)
-    return store_of(path, values)
-
-
-def store_of(path: Path, values: Mapping[str, Any]) -> Store:
-    """Checks what `store.json` says of a folder.
-
-    Raises:
-        StoreError: it is damaged.
-    """
-    file, name, build = path / HEADER, values.get("name"), values.get("build")
-    if not isinstance(name, str) or not isinstance(build, str) or values.get("order") not in ORDERS:
-        raise StoreError(f"{file}: lacks a name, a build or a known order")
-    if not re.fullmatch(r"[0-9a-f]{32}", build):
-        raise StoreError(f"{file}: build must be 32 hex digits; got {build[:40]!r}")
-    digests = values.get("parts")
-    if not isinstance(digests, list) or not 1 <= len(digests) <= MOST_PARTS:
+    file = path / HEADER
+    about = check_fields(values, _STORE, str(file), StoreError)
+    build, order, digests = about["build"], about["order"], about["parts"]
+    if not re.fullmatch(r"[0-9a-f]{32}", build) or order not in ORDERS:
+        raise StoreError(f"{file}: build must be 32 hex digits, and order one of {ORDERS}")
+    if not 1 <= len(digests) <= MOST_PARTS:
         raise StoreError(f"{file}: must list 1 to {MOST_PARTS} parts")
-    if not all(isinstance(one, str) for one in digests):
-        raise StoreError(f"{file}: must have a checksum for each part")
-    types: dict[str, StoredType] = {}
-    for place, about in enumerate(_listed(file, values, "types")):
-        one = _type(path, place, about, build, len(digests))
-        types[one.name] = one
-    if not types or len(types) != len(values["types"]):
+    listed = [_type(path, at, one, build, len(digests)) for at, one in enumerate(about["types"])]
+    types = {one.name: one for one in listed}
+    if not types or len(types) != len(listed):
         raise StoreError(f"{file}: must list at least one type, and each once")
-    relations: dict[Key, StoredRelation] = {}
-    for about in _listed(file, values, "relations"):
-        relation = _relation(file, about, types)
-        relations[relation.key] = relation
-        if len(digests) > 1 and not (relation.undirected or relation.both):
-            said = ":".join(relation.key)
-            raise StoreError(f"{file}: relation {said} lacks its edges by source, which parts have")
-    if len(relations) != len(values["relations"]):
+    edges = [_relation(file, at, one, types) for at, one in enumerate(about["relations"])]
+    relations = {one.key: one for one in edges}
+    if len(relations) != len(edges):
         raise StoreError(f"{file}: must list each relation once")
-    source = Source.read(file, values)
-    found = Store(path, name[:200], build, values["order"], types, relations, (*digests,), source)
+    for key, one in relations.items():
+        if len(digests) > 1 and not (one.undirected or one.both):
+            said = ":".join(key)
+            raise StoreError(f"{file}: relation {said} lacks its edges by source, which parts have")
+    source = Source.read(file, about["source"])
+    found = Store(path, about["name"][:200], build, order, types, relations, digests, source)
     if len(types) == 1 and min(found.sizes) < 1:  # of several types, a part may have none
         raise StoreError(f"{file}: part {found.sizes.index(0)} has no nodes")
     return found
@@ -367,53 +359,23 @@ def read_description(
     return values
 
 
-def require_count(file: Path, what: str, value: Any) -> None:
-    """Refuses what cannot be a number of things."""
-    if type(value) is not int or not 0 <= value < 1 << 48:
-        raise StoreError(f"{file}: {what} must be a count; got {str(value)[:40]}")
-
-
-def _listed(file: Path, values: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    found = values.get(key)
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise StoreError(f"{file}: must list {key}")
-    return found
-
-
-def _type(path: Path, place: int, one: Mapping[str, Any], build: str, parts: int) -> StoredType:
-    file, name, given = path / HEADER, one.get("name"), one.get("starts")
-    starts = given if isinstance(given, list) else []
-    require_count(file, f"num_features of type {place}", one.get("num_features"))
-    for start in starts:
-        require_count(file, f"a start of type {place}", start)
-    rising = all(a <= b for a, b in pairwise(starts))
-    if not isinstance(name, str) or not rising or len(starts) != parts + 1 or starts[0] != 0:
-        raise StoreError(f"{file}: type {place} lacks a name, or a range of nodes for each part")
+def _type(path: Path, place: int, one: Any, build: str, parts: int) -> StoredType:
+    where = f"{path / HEADER}: type {place}"
+    about = check_fields(one, _TYPE, where, StoreError)
+    starts = about.pop("starts")
+    if len(starts) != parts + 1 or starts[0] != 0 or list(starts) != sorted(starts):
+        raise StoreError(f"{where} lacks a range of nodes for each part")
     if not starts[-1]:
-        raise StoreError(f"{file}: type {place} must have at least one node")
-    classes = one.get("class_names")
-    if not isinstance(classes, list) or not all(isinstance(text, str) for text in classes):
-        raise StoreError(f"{file}: class_names must be texts")
-    ranges = np.array(starts, dtype=np.int64)
-    return StoredType(path, build, name, one["num_features"], ranges, tuple(classes))
+        raise StoreError(f"{where} must have at least one node")
+    return StoredType(path, build, starts=np.array(starts, dtype=np.int64), **about)
 
 
-def _relation(
-    file: Path, one: Mapping[str, Any], types: Mapping[str, StoredType]
-) -> StoredRelation:
-    key = one.get("key")
-    if not isinstance(key, list) or len(key) != 3 or not all(isinstance(end, str) for end in key):
-        raise StoreError(f"{file}: a relation lacks its key")
-    said = ":".join(key)
-    if key[0] not in types or key[2] not in types:
-        raise StoreError(f"{file}: relation {said} is between types that are not listed")
-    flags = ("undirected", "both", "weighted")
-    if any(type(one.get(flag)) is not bool for flag in flags):
-        raise StoreError(f"{file}: relation {said} lacks one of {', '.join(flags)}")
-    if one["undirected"] and (one["both"] or key[0] != key[2]):
-        raise StoreError(f"{file}: relation {said} cannot be undirected")
-    counts = ("num_edge_features", "num_edges", "cut_edges", "self_loops_removed")
-    for count in counts:
-        require_count(file, f"{count} of relation {said}", one.get(count))
-    values = (one[name] for name in (*flags, *counts))
-    return StoredRelation((key[0], key[1], key[2]), *values)
+def _relation(file: Path, place: int, one: Any, types: Mapping[str, StoredType]) -> StoredRelation:
+    where = f"{file}: relation {place}"
+    found = StoredRelation(**check_fields(one, get_type_hints(StoredRelation), where, StoreError))
+    said = f"{file}: relation {':'.join(found.key)}"
+    if found.key[0] not in types or found.key[2] not in types:
+        raise StoreError(f"{said} is between types that are not listed")
+    if found.undirected and (found.both or found.key[0] != found.key[2]):
+        raise StoreError(f"{said} cannot be undirected")
+    return found

@@ -1,15 +1,15 @@
 """Joins the parts of a store: the whole graph, in the order that it had or that the parts have."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.sparse
 
 from graphcl.errors import StoreError
-from graphcl.store.columns import Names, ScaledFeatures
+from graphcl.store.columns import Names, ScaledFeatures, entry_places, table_rows
 from graphcl.store.header import MASKS, IntArray, Key, Store
-from graphcl.store.reader import Edges, Part, open_part, sparse_rows
+from graphcl.store.reader import Edges, Part, open_part
 
 OF_ENTRIES = ("edge_weight", "edge_features", "edge_ids")
 
@@ -48,8 +48,6 @@ def whole(
     edges = {}
     for key, about in store.relations.items():
         arrays = _joined_edges([part.edges[key, False] for part in parts], key, rows)
-        if about.both:
-            del arrays["edge_ids"]  # they are 0, 1, …
         flags = ("undirected", "self_loops_removed")
         edges[key] = arrays | {flag: getattr(about, flag) for flag in flags}
     return types, edges
@@ -76,10 +74,7 @@ def _joined_edges(
     arrays["indptr"] = _pointers([one["indptr"] for one in each])
     if rows[key[0]] is None and rows[key[2]] is None:
         return arrays
-    kind = arrays["indices"].dtype
-    moved = reordered(arrays["indptr"], arrays["indices"], rows[key[2]], rows[key[0]])
-    found = {name: arrays[name][moved.entries] for name in OF_ENTRIES if name in arrays}
-    return found | {"indptr": moved.indptr, "indices": moved.indices.astype(kind, copy=False)}
+    return reordered(arrays, rows[key[2]], rows[key[0]])
 
 
 def stacked(tables: Sequence[Any]) -> Any:
@@ -99,27 +94,13 @@ def stacked(tables: Sequence[Any]) -> Any:
             )
         return ScaledFeatures(np.concatenate([one.values for one in tables]), first.scale, scales)
     if scipy.sparse.issparse(first):
-        pointers = _pointers([one.indptr for one in tables])
-        columns, data = (
-            np.concatenate([getattr(one, name) for one in tables]) for name in ("indices", "data")
-        )
-        return sparse_rows((len(pointers) - 1, first.shape[1]), pointers, columns, data)
+        return scipy.sparse.vstack(tables, format="csr")
     return np.concatenate(tables)
 
 
 def in_order(table: Any, rows: IntArray | None) -> Any:
     """Returns a table with row u at ``rows[u]``."""
-    if rows is None:
-        return table
-    if scipy.sparse.issparse(table):
-        moved = reordered(table.indptr, table.indices, rows)
-        data = table.data[moved.entries]
-        return sparse_rows(table.shape, moved.indptr, moved.indices, data)
-    place = np.argsort(rows)
-    if isinstance(table, ScaledFeatures):
-        scales = None if table.row_scale is None else table.row_scale[place]
-        return ScaledFeatures(table.values[place], table.scale, scales)
-    return table.take(place) if isinstance(table, Names) else table[place]
+    return table if rows is None else table_rows(table, np.argsort(rows))
 
 
 def _pointers(each: Sequence[Any]) -> IntArray:
@@ -128,30 +109,22 @@ def _pointers(each: Sequence[Any]) -> IntArray:
     return found
 
 
-class Reordered(NamedTuple):
-    """Rows in another order: their pointers and columns, and where each entry was."""
-
-    indptr: IntArray
-    indices: IntArray
-    entries: IntArray
-
-
 def reordered(
-    indptr: Any, indices: Any, rows: IntArray | None, columns: IntArray | None = None
-) -> Reordered:
-    """Returns entries with row u at ``rows[u]``, and column v called ``columns[v]``.
+    edges: Mapping[str, Any], rows: IntArray | None, columns: IntArray | None
+) -> dict[str, Any]:
+    """Returns the arrays of edges with row u at ``rows[u]``, and column v called ``columns[v]``.
 
     None leaves rows or columns as they are. Columns ascend within a row if they were renamed;
     entries with the same column stay in their order.
     """
+    indptr, indices = np.asarray(edges["indptr"]), np.asarray(edges["indices"])
     place = np.arange(len(indptr) - 1) if rows is None else np.argsort(rows)
     lengths = np.diff(indptr)[place]
-    pointers = np.concatenate([[0], lengths.cumsum()])
-    entries = np.repeat(np.asarray(indptr)[place] - pointers[:-1], lengths)
-    entries += np.arange(len(entries))
-    found = np.asarray(indices)[entries]
+    entries = entry_places(indptr[place], lengths)
+    found = indices[entries]
     if columns is not None:
-        found = columns[found]
+        found = columns[found].astype(indices.dtype, copy=False)
         order = np.lexsort((found, np.repeat(np.arange(len(place)), lengths)))
         found, entries = found[order], entries[order]
-    return Reordered(pointers, found, entries)
+    beside = {name: edges[name][entries] for name in OF_ENTRIES if edges.get(name) is not None}
+    return {"indptr": np.concatenate([[0], lengths.cumsum()]), "indices": found, **beside}

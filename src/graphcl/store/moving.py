@@ -8,8 +8,6 @@ of their parts: so each part has its rows in the order of their new numbers, bec
 order of the rows within a part.
 """
 
-import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +16,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from graphcl.files.arrays import scratch_array
 from graphcl.kernels.placing import (
     NOWHERE,
     number_by_part,
     place_by_hash,
     place_by_neighbours,
 )
+from graphcl.store.columns import entry_places
 from graphcl.store.writer import ArrayWriter
 
 PASSES = 10  # over the edges for ``neighbours``; later ones change little
@@ -81,7 +81,7 @@ def order_types(
         spread = [np.arange(parts) < size % parts for size in sizes]
         pairs = zip(sizes, spread, strict=True)
         return [Numbering(_starts(size // parts + more), None) for size, more in pairs]
-    placed = scratch(sum(sizes), np.int32, folder)
+    placed = scratch_array((sum(sizes),), np.int32, folder)
     if order == "hash":
         place_by_hash(placed, parts)
         held = _counted(placed, parts)
@@ -92,7 +92,7 @@ def order_types(
     for size in sizes:
         own = placed[first : first + size]
         starts = _starts(_counted(own, parts))
-        numbers = scratch(size, np.int32 if size < 1 << 31 else np.int64, folder)
+        numbers = scratch_array((size,), np.int32 if size < 1 << 31 else np.int64, folder)
         number_by_part(own, starts, numbers)
         found.append(Numbering(starts, numbers))
         first += size
@@ -160,16 +160,6 @@ def _starts(sizes: Array) -> Array:
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
-def scratch(length: int, dtype: Any, folder: Path) -> Array:
-    """Returns zeros in an unnamed file, which is deleted with the array."""
-    if not length:
-        return np.zeros(0, dtype)
-    with tempfile.TemporaryFile(dir=folder) as file:
-        size = length * np.dtype(dtype).itemsize
-        os.posix_fallocate(file.fileno(), 0, size)  # a full disk would end the process
-        return np.memmap(file, dtype=dtype, mode="r+", shape=(length,))
-
-
 # Moving
 
 
@@ -189,34 +179,30 @@ def move_edges(
         senders: the new numbers of `indices`; a plain graph has one numbering for both.
         kind: the type of the numbers that are written.
     """
-    indptr, indices = edges["indptr"], edges["indices"]
     beside = {name: edges[name] for name in edges if name not in ("indptr", "indices")}
-    tables = {"indices": (indices, kind)}
+    tables = {"indices": (edges["indices"], kind)}
     tables |= {name: (array, array.dtype) for name, array in beside.items()}
-    out = RaggedTables(writers, "indptr", tables, indptr, receivers)
     cut = 0
-    for rows in row_blocks(indptr, _entry_bytes(beside)):
-        local, entries = entries_of(indptr, rows)
-        order, lengths, owners = _sorted_rows(local, rows, receivers)
-        places = _places(local[order], lengths)
-        columns = senders.of(np.asarray(indices[entries])[places])
-        of_row = np.repeat(np.arange(len(order)), lengths)
+
+    def renumbered(moved: dict[str, Array], lengths: Array, owners: Array) -> dict[str, Array]:
+        nonlocal cut
+        columns = moved["indices"] = senders.of(moved["indices"])
+        of_row = np.repeat(np.arange(len(lengths)), lengths)
         cut += int((senders.owners(columns) != owners[of_row]).sum())
-        moved = {"indices": columns}
-        moved |= {name: np.asarray(array[entries])[places] for name, array in beside.items()}
-        if senders.numbers is not None:
-            # Rows are grouped by part; within a row, senders must ascend again. One number for
-            # both keys fits into 64 bits: a block has at most 2^21 rows, a graph 2^41 nodes.
-            count = int(senders.starts[-1])
-            keys = of_row * count + columns
-            if beside:  # edges with the same ends stay in their order
-                ascending = np.argsort(keys, kind="stable")
-                moved = {name: values[ascending] for name, values in moved.items()}
-            else:
-                keys.sort()
-                moved["indices"] = keys - of_row * count
-        out.append(owners, lengths, moved)
-    out.close()
+        if senders.numbers is None:
+            return moved
+        # Rows are grouped by part; within a row, senders must ascend again. One number for both
+        # keys fits into 64 bits: a block has at most 2^21 rows, a graph 2^41 nodes.
+        count = int(senders.starts[-1])
+        keys = of_row * count + columns
+        if beside:  # edges with the same ends stay in their order
+            ascending = np.argsort(keys, kind="stable")
+            return {name: values[ascending] for name, values in moved.items()}
+        keys.sort()
+        return {"indices": keys - of_row * count}
+
+    how: Any = {"entry_bytes": _entry_bytes(beside), "change": renumbered}
+    move_ragged(writers, "indptr", tables, edges["indptr"], receivers, **how)
     return cut
 
 
@@ -238,7 +224,7 @@ def move_reversed(
         senders: whose numbers are their `indices`.
         folder: for a temporary file without a name, of 8 bytes per sender.
     """
-    free = scratch(int(senders.starts[-1]), np.int64, folder)
+    free = scratch_array((int(senders.starts[-1]),), np.int64, folder)
     for part in edges:
         for some in slices(len(part["indices"]), BLOCK_BYTES // 8):
             found, counts = np.unique(part["indices"][some], return_counts=True)
@@ -273,26 +259,6 @@ def move_reversed(
     for writer in writers:
         for name in ("indptr", *kinds):
             writer.release(name)
-
-
-def number_edges(indptr: Array, indices: Array, ids: Array) -> None:
-    """Fills in the number of the edge behind each entry of an undirected relation, in blocks.
-
-    No two edges have the same ends. An edge is numbered at the entry whose source is larger than
-    its target, in their order. The entry in the other direction is in the row of the larger end.
-    The edges of a row come in the order of their smaller ends, which is that of the row's entries:
-    each takes the next free place.
-    """
-    free, edges = np.array(indptr[:-1]), 0
-    for some in slices(len(indices), BLOCK_BYTES // 16):
-        sources, places = np.asarray(indices[some]), np.arange(some.start, some.stop)
-        targets = np.searchsorted(indptr, places, side="right") - 1
-        first = sources > targets
-        numbers = edges + np.arange(int(first.sum()))
-        ids[places[first]] = numbers
-        order, taken = take_places(free, sources[first])
-        ids[taken] = numbers[order]
-        edges += len(numbers)
 
 
 def take_places(free: Array, rows: Array) -> tuple[Array, Array]:
@@ -337,8 +303,17 @@ def move_rows(
         writer.release(name)
 
 
-class RaggedTables:
-    """Arrays of rows of different lengths, one set per part, filled block by block.
+def move_ragged(
+    writers: Sequence[ArrayWriter],
+    pointers: str,
+    tables: Mapping[str, tuple[Array, Any]],
+    indptr: Array,
+    numbering: Numbering,
+    *,
+    entry_bytes: int = 8,
+    change: Callable[[dict[str, Array], Array, Array], dict[str, Array]] | None = None,
+) -> None:
+    """Moves rows of different lengths, block by block.
 
     Args:
         writers: of the parts.
@@ -346,86 +321,41 @@ class RaggedTables:
         tables: the names of the arrays that they point into, each with its source and its type.
         indptr: the source's row pointers.
         numbering: where each row goes.
+        entry_bytes: how large an entry of the widest table is.
+        change: called with the entries of a block, and the length and the part of each row; returns
+            what is written.
     """
-
-    def __init__(
-        self,
-        writers: Sequence[ArrayWriter],
-        pointers: str,
-        tables: Mapping[str, tuple[Array, Any]],
-        indptr: Array,
-        numbering: Numbering,
-    ) -> None:
-        self._writers, self._names = writers, (pointers, *tables)
-        totals = np.zeros(len(writers), dtype=np.int64)
-        for rows in slices(len(indptr) - 1, BLOCK_BYTES // 8):
-            owners = numbering.owners(numbering.of_rows(rows))
-            lengths = np.diff(indptr[rows.start : rows.stop + 1])
-            np.add.at(totals, owners, lengths)
-        sizes = np.diff(numbering.starts)
-        self._pointers = [
-            writer.array(pointers, (int(size) + 1,), np.int64)
-            for writer, size in zip(writers, sizes, strict=True)
-        ]
-        self._tables = {
-            name: [
-                writer.array(name, (int(total), *source.shape[1:]), kind)
-                for writer, total in zip(writers, totals, strict=True)
-            ]
-            for name, (source, kind) in tables.items()
-        }
-        self._rows, self._entries = np.zeros((2, len(writers)), dtype=np.int64)
-
-    def append(self, owners: Array, lengths: Array, values: Mapping[str, Array]) -> None:
-        """Adds rows that are grouped by part, in the order of their new numbers."""
+    totals, rows_in, entries_in = np.zeros((3, len(writers)), dtype=np.int64)
+    for rows in slices(len(indptr) - 1, BLOCK_BYTES // 8):
+        lengths = np.diff(indptr[rows.start : rows.stop + 1])
+        np.add.at(totals, numbering.owners(numbering.of_rows(rows)), lengths)
+    outs = []
+    for writer, size, total in zip(writers, np.diff(numbering.starts), totals, strict=True):
+        out = {pointers: writer.array(pointers, (int(size) + 1,), np.int64)}
+        for name, (source, kind) in tables.items():
+            out[name] = writer.array(name, (int(total), *source.shape[1:]), kind)
+        outs.append(out)
+    for rows in row_blocks(indptr, entry_bytes):
+        local, entries = entries_of(indptr, rows)
+        numbers = numbering.of_rows(rows)
+        order = np.argsort(numbers)
+        lengths, owners = np.diff(local)[order], numbering.owners(numbers[order])
+        places = entry_places(local[order], lengths)
+        moved = {name: np.asarray(array[entries])[places] for name, (array, _) in tables.items()}
+        moved = moved if change is None else change(moved, lengths, owners)
         ends = np.concatenate([[0], lengths.cumsum()])
         for part, some in _grouped(owners):
-            count, first, last = some.stop - some.start, ends[some.start], ends[some.stop]
-            row, entry = self._rows[part], self._entries[part]
-            pointers = entry + ends[some.start + 1 : some.stop + 1] - first
-            self._pointers[part][row + 1 : row + 1 + count] = pointers
-            for name, array in values.items():
-                self._tables[name][part][entry : entry + last - first] = array[first:last]
-            self._rows[part] += count
-            self._entries[part] += last - first
-
-    def close(self) -> None:
-        """Writes all arrays to disk."""
-        for writer in self._writers:
-            for name in self._names:
-                writer.release(name)
-
-
-def move_ragged(
-    writers: Sequence[ArrayWriter],
-    pointers: str,
-    tables: Mapping[str, tuple[Array, Any]],
-    indptr: Array,
-    numbering: Numbering,
-) -> None:
-    """Moves rows of different lengths as they are."""
-    out = RaggedTables(writers, pointers, tables, indptr, numbering)
-    for rows in row_blocks(indptr):
-        local, entries = entries_of(indptr, rows)
-        order, lengths, owners = _sorted_rows(local, rows, numbering)
-        places = _places(local[order], lengths)
-        moved = {name: np.asarray(array[entries])[places] for name, (array, _) in tables.items()}
-        out.append(owners, lengths, moved)
-    out.close()
-
-
-def _sorted_rows(local: Array, rows: slice, numbering: Numbering) -> tuple[Array, Array, Array]:
-    """Returns a block's rows in the order of their new numbers, their lengths and their parts."""
-    numbers = numbering.of_rows(rows)
-    order = np.argsort(numbers)
-    return order, np.diff(local)[order], numbering.owners(numbers[order])
-
-
-def _places(starts: Array, lengths: Array) -> Array:
-    """Returns the places of the entries of rows that begin at `starts`."""
-    found: Array = np.repeat(starts - (lengths.cumsum() - lengths), lengths)
-    found += np.arange(len(found))
-    return found
+            first, last = ends[some.start], ends[some.stop]
+            row, entry = rows_in[part] + 1, entries_in[part]
+            here = ends[some.start + 1 : some.stop + 1]
+            outs[part][pointers][row : row + len(here)] = entry + here - first
+            for name, array in moved.items():
+                outs[part][name][entry : entry + last - first] = array[first:last]
+            rows_in[part] += len(here)
+            entries_in[part] += last - first
+    for writer in writers:
+        for name in (pointers, *tables):
+            writer.release(name)
 
 
 def _grouped(owners: Array) -> Iterator[tuple[int, slice]]:

@@ -20,6 +20,7 @@ import numpy as np
 import scipy.sparse
 
 from graphcl.errors import StoreError, option, require
+from graphcl.files.arrays import scratch_array
 from graphcl.store.columns import Names, ScaledFeatures
 from graphcl.store.header import MASKS, MOST_PARTS, ORDERS, Key, Store, read_store
 from graphcl.store.moving import (
@@ -31,10 +32,8 @@ from graphcl.store.moving import (
     move_ragged,
     move_reversed,
     move_rows,
-    number_edges,
     order_types,
     row_blocks,
-    scratch,
     slices,
     take_places,
 )
@@ -128,7 +127,7 @@ def flat_edges(store: Store, edges: Mapping[Key, Edges], folder: Path) -> Mappin
         return next(iter(edges.values()))
     firsts = dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
     total = sum(sizes.values())
-    indptr = scratch(total + 1, np.int64, folder)
+    indptr = scratch_array((total + 1,), np.int64, folder)
     for one in relations:
         arrays, (source, _, target) = edges[one.key], one.key
         first = firsts[target] + 1
@@ -139,9 +138,10 @@ def flat_edges(store: Store, edges: Mapping[Key, Edges], folder: Path) -> Mappin
             found, counts = np.unique(arrays["indices"][some], return_counts=True)
             indptr[firsts[source] + 1 + found] += counts
     np.cumsum(indptr, out=indptr)
-    free = scratch(total, np.int64, folder)
+    free = scratch_array((total,), np.int64, folder)
     free[:] = indptr[:-1]
-    indices = scratch(int(indptr[-1]), np.int32 if total < 1 << 31 else np.int64, folder)
+    kind: Any = np.int32 if total < 1 << 31 else np.int64
+    indices = scratch_array((int(indptr[-1]),), kind, folder)
     for one in relations:
         arrays, (source, _, target) = edges[one.key], one.key
         for rows in row_blocks(arrays["indptr"]):
@@ -169,30 +169,12 @@ def _write_relation(
     there = writer.add_relation(
         key, undirected=about.undirected, self_loops_removed=about.self_loops_removed
     )
-    edges = dict(arrays)
-    if about.undirected and "edge_ids" not in edges and not store.is_plain:
-        edges["edge_ids"] = scratch(len(edges["indices"]), np.int64, writer.folder)
-        number_edges(edges["indptr"], edges["indices"], edges["edge_ids"])
-    cut = move_edges(there, edges, targets, sources, edges["indices"].dtype)
+    cut = move_edges(there, arrays, targets, sources, arrays["indices"].dtype)
     writer.set_cut(key, cut // 2 if about.undirected else cut)
     if about.undirected:
         return
-    _number_entries(there)
-    names = [*edges, "edge_ids"]
-    moved = [{name: one.read(name) for name in names} for one in there]
+    moved = [{name: one.read(name) for name in arrays} for one in there]
     move_reversed(writer.add_reverse(key), moved, targets, sources, writer.folder)
-
-
-def _number_entries(writers: Sequence[ArrayWriter]) -> None:
-    """Numbers the entries of all parts, one after the other: each is an edge of its own."""
-    first = 0
-    for writer in writers:
-        (count,) = writer.shape("indices")
-        numbers = writer.array("edge_ids", (count,), np.int64)
-        for some in slices(count, BLOCK_BYTES // 8):
-            numbers[some] = np.arange(first + some.start, first + some.stop)
-        writer.release("edge_ids")
-        first += count
 
 
 def write_rows(

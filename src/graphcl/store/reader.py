@@ -15,7 +15,7 @@ A part has `.npy` files in a folder for each type and for each direction of a re
                             undirected edge is there twice.
     edge_weight             float32, of each entry
     edge_features           float32 [entries, features]
-    edge_ids                the number of the edge, the same in both directions
+    edge_ids                of undirected edges that may have the same ends: the number of each
 
 Nodes without ids of a store that was divided have the numbers in `rows` as ids. So
 `graphcl.store.joining` returns exactly the graph that was divided, whatever the order.
@@ -44,6 +44,7 @@ import scipy.sparse
 from graphcl.errors import StoreError
 from graphcl.files.arrays import regular_size
 from graphcl.files.patched import map_table, table_files
+from graphcl.files.text import check_fields
 from graphcl.store.columns import Names, ScaledFeatures
 from graphcl.store.header import (
     MASKS,
@@ -57,7 +58,6 @@ from graphcl.store.header import (
     nodes_name,
     read_description,
     read_store,
-    require_count,
 )
 
 SPARSE = ("x_indptr", "x_indices", "x_data")
@@ -83,6 +83,8 @@ EDGE_DTYPES = {
     "edge_features": ("float32",),
     "edge_ids": ("int64",),
 }
+_ARRAY = {"dtype": str, "shape": tuple[int, ...], "sha256": str}
+_PATCHED = _ARRAY | {"patch": tuple[str, str]}
 CHUNK_BYTES = 1 << 26
 _PIECE_BYTES = 1 << 20  # bytes read at a time, which bounds a thread's memory
 _SCAN = 1 << 22  # entries scanned at a time: 32 MB of temporaries at most
@@ -337,19 +339,17 @@ def _open_edges(store: Store, number: int, key: Key, backwards: bool, listed: Li
     """Maps the edges of one direction of a relation."""
     folder, relation = store.edges_folder(number, key, backwards), store.relations[key]
     receivers = store.types[ends(key, backwards)[0]].nodes(number)
-    expected = {"indptr", "indices"} | ({"edge_ids"} if relation.both else set())
+    expected = {"indptr", "indices"}
     expected |= {"edge_weight"} if relation.weighted else set()
     expected |= {"edge_features"} if relation.num_edge_features else set()
-    if listed.keys() - {"edge_ids"} != expected - {"edge_ids"} or not expected <= listed.keys():
+    if listed.keys() - {"edge_ids"} != expected:
         raise StoreError(f"{folder}: must have the arrays {', '.join(sorted(expected))}")
     arrays = {name: _map_array(folder, name, one) for name, one in listed.items()}
     entries = len(arrays["indices"])
     shapes: dict[str, tuple[int, ...]] = dict.fromkeys(arrays, (entries,))
     shapes["indptr"] = (receivers.stop - receivers.start + 1,)
     shapes["edge_features"] = (entries, relation.num_edge_features)
-    for name, array in arrays.items():
-        if array.shape != shapes[name]:
-            raise StoreError(f"{folder}: {name} has shape {array.shape}; expected {shapes[name]}")
+    _require_shapes(folder, arrays, shapes, f"{entries} entries")
     first, last = int(arrays["indptr"][0]), int(arrays["indptr"][-1])
     if first != 0 or last != entries:
         raise StoreError(
@@ -406,18 +406,23 @@ def _check_shapes(folder: Path, arrays: Mapping[str, Array], nodes: int, feature
         "rows": (nodes,),
         **dict.fromkeys(MASKS, (nodes,)),
     }
+    if "y" in arrays:  # one label per node, or several
+        expected["y"] = (nodes, *arrays["y"].shape[1:])
+    if "node_ids" in arrays:
+        expected["node_ids"] = (arrays["node_ids"].size if text else nodes,)
+        if text != (arrays["node_ids"].dtype == np.uint8):
+            raise StoreError(f"{folder}: node_ids has the type {arrays['node_ids'].dtype}")
+    _require_shapes(folder, arrays, expected, f"{nodes} nodes and {features} features")
+
+
+def _require_shapes(
+    folder: Path, arrays: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]], what: str
+) -> None:
     for name, array in arrays.items():
-        if name == "y":
-            fits = array.ndim in (1, 2) and array.shape[0] == nodes
-        elif name == "node_ids":
-            fits = array.ndim == 1 and (text or array.shape[0] == nodes)
-            fits = fits and text == (array.dtype == np.uint8)
-        else:
-            fits = array.shape == expected[name]
-        if not fits:
+        if array.shape != shapes[name]:
             raise StoreError(
                 f"{folder}: {name} has shape {array.shape} of {array.dtype}, which does not fit "
-                f"{nodes} nodes and {features} features"
+                f"{what}"
             )
 
 
@@ -434,15 +439,10 @@ def _check_arrays(folder: Path, arrays: Any, dtypes: Mapping[str, tuple[str, ...
         if name not in dtypes:
             known = ", ".join(dtypes)
             raise StoreError(f"{file}: unknown array {name[:40]!r}; known: {known}")
-        fits = isinstance(about, dict) and about.get("dtype") in dtypes[name]
-        fits = fits and isinstance(about.get("sha256"), str)
-        patch = about.get("patch", []) if fits else None
-        fits = isinstance(patch, list) and [type(one) for one in patch] in ([], [str, str])
-        shape = about.get("shape") if fits else None
-        if not isinstance(shape, list) or not 1 <= len(shape) <= 2:
-            raise StoreError(f"{file}: {name} lacks a known dtype, a shape or a sha256")
-        for length in shape:
-            require_count(file, f"{name}'s shape", length)
+        types = _PATCHED if isinstance(about, dict) and "patch" in about else _ARRAY
+        found = check_fields(about, types, f"{file}: {name}", StoreError)
+        if found["dtype"] not in dtypes[name] or not 1 <= len(found["shape"]) <= 2:
+            raise StoreError(f"{file}: {name} lacks a known dtype, or a shape")
 
 
 def _map_array(folder: Path, name: str, about: Mapping[str, Any]) -> Array:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +15,8 @@ import scipy.sparse
 from graphcl.errors import GraphError, ParameterError, StoreError, require
 from graphcl.files.arrays import shorten_npy
 from graphcl.files.atomic import check_new_folder, reserve, whole_folder
-from graphcl.files.patched import base_file, table_files, write_table
-from graphcl.store.columns import LEVELS, Names
+from graphcl.files.patched import Share, base_file, write_table
+from graphcl.store.columns import LEVELS, Names, ScaledFeatures
 from graphcl.store.header import (
     FORMAT,
     HEADER,
@@ -42,7 +42,6 @@ from graphcl.store.reader import (
 
 FEATURE_DTYPES = ("float32", "float16", "int8")
 _BLOCK_BYTES = 1 << 25  # bytes of float32 features that are converted at a time
-Share = Callable[[Path, Path], None]  # gives a file a second name
 
 
 class ArrayWriter:
@@ -51,13 +50,17 @@ class ArrayWriter:
     Args:
         folder: where they are written.
         dtypes: the names that an array may have, and the types of each.
+        share: gives a file a second name; if given, arrays that are mapped from files share these,
+            and of a table of which few rows changed a patch is written (`graphcl.files.patched`).
 
     Attributes:
         num_features: number of features if they are sparse; their arrays do not contain it.
     """
 
-    def __init__(self, folder: Path, dtypes: Mapping[str, tuple[str, ...]]) -> None:
-        self.folder, self._dtypes, self.num_features = folder, dtypes, 0
+    def __init__(
+        self, folder: Path, dtypes: Mapping[str, tuple[str, ...]], share: Share | None = None
+    ) -> None:
+        self.folder, self._dtypes, self._share, self.num_features = folder, dtypes, share, 0
         self._shapes: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
         self._maps: dict[str, Any] = {}
         self._digests: dict[str, list[str]] = {}  # where files are another store's
@@ -85,7 +88,15 @@ class ArrayWriter:
 
     def write(self, name: str, values: Any) -> None:
         """Writes a whole array with its own type."""
-        values = np.asarray(values)
+        values = np.asanyarray(values)
+        if self._share is not None:
+            self._declare(name, values.shape, values.dtype)
+            files = write_table(self.folder, name, values, self._share)
+            source, known = base_file(values), ""
+            if source is not None and files[0].samefile(source):
+                known = known_digest(source)
+            self._digests[name] = [known or file_digest(files[0]), *map(file_digest, files[1:])]
+            return
         if not values.flags.c_contiguous or not values.dtype.isnative:
             self.array(name, values.shape, values.dtype)[...] = values
             self.release(name)
@@ -114,29 +125,6 @@ class ArrayWriter:
         self.release(name)
         found: npt.NDArray[Any] = np.load(self.folder / f"{name}.npy", mmap_mode="r")
         return found
-
-    def adopt(self, name: str, folder: Path, about: Mapping[str, Any], share: Share) -> None:
-        """Takes an array of another store as it is; `about` is what is said of it there."""
-        for file in table_files(folder, name):
-            share(file, self.folder / file.name)
-        self._shapes[name] = (tuple(about["shape"]), np.dtype(about["dtype"]).newbyteorder("<"))
-        self._digests[name] = [about["sha256"], *about.get("patch", ())]
-
-    def patch(self, name: str, table: Any, share: Share) -> None:
-        """Writes a table as a patch, if it is mapped from another store and few rows differ.
-
-        Args:
-            name: of the array.
-            table: as `graphcl.files.patched.overlay` returns it, or any array.
-            share: gives a file a second name.
-        """
-        self._declare(name, table.shape, table.dtype)
-        files = write_table(self.folder, name, table, share)
-        source, digest = base_file(table), ""
-        if source is not None and files[0].samefile(source):
-            digest = known_digest(source)
-        first = digest or file_digest(files[0])
-        self._digests[name] = [first, *map(file_digest, files[1:])]
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Returns the shape of an array; empty if there is none."""
@@ -175,6 +163,7 @@ class StoreWriter:
         name: the graph's name in messages and reports.
         parts: how many.
         overwrite: replace an existing store. Anything else at `path` is never touched.
+        share: see `ArrayWriter`.
 
     Attributes:
         folder: where the store is until it is complete.
@@ -186,9 +175,15 @@ class StoreWriter:
     """
 
     def __init__(
-        self, path: str | Path, *, name: str = "graph", parts: int = 1, overwrite: bool = False
+        self,
+        path: str | Path,
+        *,
+        name: str = "graph",
+        parts: int = 1,
+        overwrite: bool = False,
+        share: Share | None = None,
     ) -> None:
-        self.path, self.name, self.overwrite = Path(path), name, overwrite
+        self.path, self.name, self.overwrite, self._share = Path(path), name, overwrite, share
         self.order, self.build, self.source = "as-is", "", NOTHING
         self._parts = parts
         self.types: dict[str, StoredType] = {}
@@ -255,7 +250,7 @@ class StoreWriter:
         folders = [self.folder / part_name(number) / within for number in range(self._parts)]
         for folder in folders:
             folder.mkdir(parents=True)
-        self._writers[within] = [ArrayWriter(folder, dtypes) for folder in folders]
+        self._writers[within] = [ArrayWriter(folder, dtypes, self._share) for folder in folders]
         return self._writers[within]
 
     def _complete(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -267,7 +262,7 @@ class StoreWriter:
             {within: each[number].describe() for within, each in self._writers.items()}
             for number in range(self._parts)
         ]
-        build = self.build or build_id({"name": self.name, "arrays": _sums(parts)})
+        build = self.build or build_id({"name": self.name, "arrays": parts})
         digests = []
         for number, arrays in enumerate(parts):
             about = {"graphcl_part": FORMAT, "build": build, "part": number, "arrays": arrays}
@@ -316,24 +311,18 @@ def build_id(about: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _sums(parts: Any) -> Any:
-    """Returns the checksums of arrays, in whatever they are listed."""
-    if isinstance(parts, dict) and "sha256" in parts:
-        return [parts["sha256"], *parts.get("patch", ())]
-    if isinstance(parts, dict):
-        return {name: _sums(one) for name, one in parts.items()}
-    return [_sums(one) for one in parts]
-
-
-def write_nodes(writer: ArrayWriter, fields: Mapping[str, Any], features: str = "float32") -> None:
+def write_nodes(
+    writer: ArrayWriter, fields: Mapping[str, Any], features: str | None = "float32"
+) -> None:
     """Writes the fields of `Nodes`, in blocks of rows.
 
-    `features` is the type of dense features. ``float16`` keeps three digits in half the space.
-    ``int8`` has 255 levels in a quarter, scaled to each column's largest absolute value. If there
-    are training nodes, it is the largest of theirs: inductive training must not depend on other
-    nodes. Another node's row that exceeds it is stored coarser, by a power of two of its own.
+    `features` is the type of dense features; None leaves them as they are. ``float16`` keeps three
+    digits in half the space. ``int8`` has 255 levels in a quarter, scaled to each column's largest
+    absolute value. If there are training nodes, it is the largest of theirs: inductive training
+    must not depend on other nodes. Another node's row that exceeds it is stored coarser, by a power
+    of two of its own.
     """
-    if features not in FEATURE_DTYPES:
+    if features not in (None, *FEATURE_DTYPES):
         raise ParameterError(f"Graph.save: features must be {FEATURE_DTYPES}; got {features!r}")
     if fields.get("x") is not None:
         write_features(writer, fields["x"], features, train=fields.get("train_mask"))
@@ -349,7 +338,7 @@ def write_edges(writer: ArrayWriter, fields: Mapping[str, Any], *, narrow: bool)
 
     `narrow` writes indices in four bytes, which must fit: sampling then reads half as much.
     """
-    writer.write("indptr", np.asarray(fields["indptr"], dtype=np.int64))
+    writer.write("indptr", np.asanyarray(fields["indptr"], dtype=np.int64))
     _write_indices(writer, "indices", fields["indices"], narrow=narrow)
     for name in ("edge_weight", "edge_features", "edge_ids"):
         if fields.get(name) is not None:
@@ -357,7 +346,11 @@ def write_edges(writer: ArrayWriter, fields: Mapping[str, Any], *, narrow: bool)
 
 
 def _write_indices(store: ArrayWriter, name: str, indices: Any, *, narrow: bool) -> None:
-    out = store.array(name, (len(indices),), np.int32 if narrow else np.int64)
+    kind: Any = np.int32 if narrow else np.int64
+    if indices.dtype == kind:
+        store.write(name, indices)
+        return
+    out = store.array(name, (len(indices),), kind)
     for start in range(0, len(indices), _BLOCK_BYTES // 8):
         part = slice(start, start + _BLOCK_BYTES // 8)
         out[part] = indices[part]
@@ -365,17 +358,26 @@ def _write_indices(store: ArrayWriter, name: str, indices: Any, *, narrow: bool)
 
 
 def write_features(
-    store: ArrayWriter, x: Any, features: str = "float32", *, train: Any = None
+    store: ArrayWriter, x: Any, features: str | None = "float32", *, train: Any = None
 ) -> None:
-    """Writes sparse features as they are, and dense ones with the type `features`.
+    """Writes sparse features as they are, and dense ones with the type `features`, or their own.
 
     `train` are the nodes, as booleans, whose rows decide the scales of int8; None means all.
     """
     if scipy.sparse.issparse(x):
         store.num_features = int(x.shape[1])
-        store.write("x_indptr", np.asarray(x.indptr, dtype=np.int64))
+        store.write("x_indptr", np.asanyarray(x.indptr, dtype=np.int64))
         _write_indices(store, "x_indices", x.indices, narrow=x.shape[1] < 1 << 31)
-        store.write("x_data", np.asarray(x.data, dtype=np.float32))
+        store.write("x_data", np.asanyarray(x.data, dtype=np.float32))
+        return
+    if features is None and isinstance(x, ScaledFeatures):
+        store.write("x", x.values)
+        store.write("x_scale", x.scale)
+        if x.row_scale is not None:
+            store.write("x_row_scale", x.row_scale)
+        return
+    if features is None:
+        store.write("x", x)
         return
     rows = max(1, _BLOCK_BYTES // (4 * x.shape[1]))
     blocks = [slice(start, start + rows) for start in range(0, x.shape[0], rows)]

@@ -321,7 +321,7 @@ def _fill_relation(
                 "of float32; divide them by a constant (only their ratios matter)"
             )
 
-    indptr = fill_csr(
+    fill_csr(
         into,
         both
         if undirected
@@ -333,11 +333,6 @@ def _fill_relation(
         width=width + (age is not None),
         adjust=adjust,
     )
-    if undirected and (typed or age is not None):
-        from graphcl.store.moving import number_edges  # loops, which are compiled
-
-        indices = into.read("indices")
-        number_edges(indptr, indices, into.array("edge_ids", indices.shape, np.int64))
     arrays = {name: into.read(name) for name in EDGE_DTYPES if into.shape(name)}
     return Relation(
         *key,

@@ -17,6 +17,7 @@ from graphcl.graphs.changing import (
     NodeDelta,
     change_graph,
     check_pairs,
+    find_entries,
 )
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
@@ -316,11 +317,8 @@ def _replacing(relation: Relation, delta: EdgeDelta) -> EdgeDelta:
     For relations in which edges with the same ends are one.
     """
     pairs, features = np.asarray(delta.added), delta.features
-    width = 1 + int(max(pairs.max(initial=0), np.asarray(relation.indices).max(initial=0)))
-    codes = relation.targets() * width + np.asarray(relation.indices, np.int64)
-    wanted = pairs[:, 1] * width + pairs[:, 0]
-    places = np.minimum(np.searchsorted(codes, wanted), max(0, len(codes) - 1))
-    there = codes[places] == wanted if len(codes) else np.zeros(len(wanted), bool)
+    places, ends = find_entries(relation, pairs[:, 1], pairs[:, 0])
+    there = places < ends
     if features is not None and relation.edge_features is not None:
         features = features.copy()
         features[there] = np.minimum(features[there], relation.edge_features[places[there]])
@@ -458,12 +456,13 @@ def _labels(growing: _Growing, kept: IntArray) -> dict[str, Any]:
         GraphError: the table's labels are of another kind than the graph's.
     """
     own, tables = growing.own, growing.new
-    names, given = list(own.class_names), tables.y
+    given = tables.y
     total = own.num_nodes + growing.count
     places = np.concatenate([kept, np.arange(own.num_nodes, total)])
     if own.y is None and given is None:
         return {}
     old = own.y
+    names = list(own.class_names or (tables.class_names if old is None else ()))
     numbers = {one.dtype.kind == "f" for one in (old, given) if one is not None}
     if len(numbers) > 1 or len({one.ndim for one in (old, given) if one is not None}) > 1:
         raise GraphError(f"{tables.table}: its labels are of another kind than the graph's")
@@ -472,19 +471,15 @@ def _labels(growing: _Growing, kept: IntArray) -> dict[str, Any]:
     if given is not None and not number:
         numbered = range(int(given.max(initial=-1)) + 1 if single else given.shape[1])
         called = list(tables.class_names) or [str(one) for one in numbered]
-        if not names and (old is None and tables.class_names):
-            names = list(tables.class_names)
         if names:
             names += [one for one in called if one not in names]
             code = np.array([names.index(one) for one in called], np.int64)
-        elif tables.class_names:
+        else:
             try:
                 code = np.array([int(one) for one in called], np.int64)
             except ValueError:
                 kinds = "the graph's classes are numbers"
                 raise GraphError(f"{tables.table}: label {called[0]!r}; {kinds}") from None
-        else:
-            code = np.array(numbered, np.int64)
         if single:
             given = np.where(given >= 0, code[given], -1) if len(code) else given
         else:

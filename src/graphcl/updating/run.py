@@ -27,7 +27,7 @@ from graphcl.estimator.fitting import retrain as train_on
 from graphcl.estimator.inference import embed_fitted
 from graphcl.evaluation.drift import measure_drift
 from graphcl.files.records import Answer
-from graphcl.graphs.changing import Changed
+from graphcl.graphs.changing import Changed, rows_differ
 from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
 from graphcl.runs import versions
@@ -331,12 +331,8 @@ def _ordered(graph: Graph, places: Mapping[str, npt.NDArray[np.int64]]) -> Graph
         there = {name: in_order(one, places[kind]) for name, one in held.items() if one is not None}
         nodes[kind] = replace(own, **there)
     for key, one in graph.relations.items():
-        found = reordered(one.indptr, one.indices, places[key[2]], places[key[0]])
-        beside: dict[str, Any] = {
-            name: None if getattr(one, name) is None else getattr(one, name)[found.entries]
-            for name in ("edge_weight", "edge_features", "edge_ids")
-        }
-        relations[key] = replace(one, indptr=found.indptr, indices=found.indices, **beside)
+        moved = reordered(vars(one), places[key[2]], places[key[0]])
+        relations[key] = replace(one, **moved)
     return replace(graph, nodes=nodes, relations=relations)
 
 
@@ -346,8 +342,7 @@ def _differing(graph: Graph, new: Graph, kind: str, kept: npt.NDArray[np.int64])
     second: Any = new.nodes[kind].x
     if first is None or second is None:
         return 0
-    away: Any = first[kept] != second[: len(kept)]
-    return int(np.count_nonzero(np.asarray(away.sum(axis=1))))
+    return int(rows_differ(first[kept], second[: len(kept)]).sum())
 
 
 def _align(

@@ -20,8 +20,9 @@ from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.inference import embed_fitted, embed_layer, hidden_widths, join_layers
 from graphcl.evaluation.drift import Drift
 from graphcl.files import patched
-from graphcl.files.atomic import write_whole
-from graphcl.graphs.changing import Changed, affected_rows
+from graphcl.files.atomic import reserve, write_whole
+from graphcl.graphs import graph as graphs
+from graphcl.graphs.changing import Changed, affected_rows, rows_differ
 from graphcl.graphs.collection import fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.neighbourhood import entries_of
@@ -37,16 +38,7 @@ from graphcl.runs.nodes import (
     write_nodes,
 )
 from graphcl.runs.results import GraphFacts, read_result
-from graphcl.store.columns import ScaledFeatures
-from graphcl.store.header import MASKS, read_store
-from graphcl.store.reader import EDGE_DTYPES, SPARSE, read_part
-from graphcl.store.writer import (
-    ArrayWriter,
-    StoreWriter,
-    write_edges,
-    write_features,
-    write_names,
-)
+from graphcl.store.writer import StoreWriter
 from graphcl.tabular.preparation import ARRAYS, FILE, write_preparation
 from graphcl.tabular.times import age_of
 from graphcl.updating.matching import Grown
@@ -128,8 +120,7 @@ def _moved(old: Old, changed: Changed) -> Levels:
             kept, new = changed.kept[name], after.nodes[name].num_nodes
             first: Any = before.nodes[name].x
             second: Any = after.nodes[name].x
-            away: Any = first[kept] != second[: len(kept)]
-            differs = np.flatnonzero(np.asarray(away.sum(axis=1)).reshape(-1))
+            differs = np.flatnonzero(rows_differ(first[kept], second[: len(kept)]))
             moved[name] = np.union1d(differs, np.arange(len(kept), new))
     return moved
 
@@ -266,16 +257,12 @@ def write_rows(
     new = int(np.searchsorted(rows, len(kept)))  # in `fresh`, new nodes come last
     shape = (len(kept) + len(rows) - new, old.shape[1])
     file = folder / f"{name}.npy"
-    with file.open("wb") as out:
-        about = {"descr": "<f4", "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(out, about)
-        for start in range(0, len(kept), _BLOCK):
-            np.asarray(old[kept[start : start + _BLOCK]]).tofile(out)
-        fresh[new:].tofile(out)
-    if new:
-        z = np.load(file, mmap_mode="r+")
-        z[rows[:new]] = fresh[:new]
-        z.flush()
+    z = np.lib.format.open_memmap(file, mode="w+", dtype=np.float32, shape=shape)
+    reserve(file)
+    for start in range(0, len(kept), _BLOCK):
+        z[start : start + _BLOCK][: len(kept) - start] = old[kept[start : start + _BLOCK]]
+    z[rows] = fresh
+    z.flush()
     return np.load(file, mmap_mode="r")
 
 
@@ -285,7 +272,9 @@ def write_graph(folder: Path, grown: Grown, base: Path) -> None:
     How tables became features is shared with the version `base`, which it was made from.
     """
     graph = grown.changed.graph
-    _write_store(folder / versions.GRAPH, grown, versions.own_graph(base))
+    share = versions.share_file  # of arrays that did not change
+    with StoreWriter(folder / versions.GRAPH, name=graph.name, share=share) as store:
+        graphs.write_graph(graph, store, None)
     for name in graph.nodes:
         where = own_folder(folder, base, name)
         write_nodes(where, describe_nodes(graph, name))
@@ -298,67 +287,6 @@ def write_graph(folder: Path, grown: Grown, base: Path) -> None:
     for place, relation in enumerate(graph.relations.values()):
         if age_of(relation) is not None:  # it says until when ages are counted
             write_preparation(relation_folder(folder, place, relation.name), relation.preparation)
-
-
-def _write_store(path: Path, grown: Grown, before: Path | None) -> None:
-    """Writes the graph.
-
-    Arrays that did not change share their files with the store `before`, of the last version. Of
-    features that are mapped from any store, rows that changed are written, if they are few.
-    """
-    changed, counts, listed = grown.changed, grown.counts, dict[str, Any]()
-    graph, header = changed.graph, None if before is None else read_store(before)
-    if header is not None and not counts["new_nodes"] and not counts["removed_nodes"]:
-        listed = read_part(header, 0)
-
-    def share(writer: ArrayWriter, folder: Path | None, same: set[str]) -> None:
-        known = {} if folder is None else listed.get(folder.name, {})
-        for name in same & known.keys():
-            assert folder is not None
-            writer.adopt(name, folder, known[name], versions.share_file)
-
-    with StoreWriter(path, name=graph.name) as store:
-        for kind, one in graph.nodes.items():
-            (nodes,) = store.add_type(kind, [0, one.num_nodes], one.class_names)
-            same = {"node_ids", "node_id_offsets"}
-            if not len(changed.moved[kind]):
-                same |= {"x", "x_scale", "x_row_scale", *SPARSE}
-            known = header is not None and kind in header.types
-            share(nodes, header.nodes_folder(0, kind) if header and known else None, same)
-            _write_nodes(nodes, one)
-        for key, relation in graph.relations.items():
-            loops = relation.self_loops_removed
-            (edges,) = store.add_relation(
-                key, undirected=relation.undirected, self_loops_removed=loops
-            )
-            ends = {key[0], key[2]}
-            known = header is not None and key in header.relations
-            if known and header and not any(len(changed.rewired[end]) for end in ends):
-                share(edges, header.edges_folder(0, key), set(EDGE_DTYPES))
-            if not edges.shape("indices"):
-                narrow = graph.is_plain and graph.num_nodes < 1 << 31
-                write_edges(edges, vars(relation), narrow=narrow)
-
-
-def _write_nodes(writer: ArrayWriter, nodes: Nodes) -> None:
-    """Writes what a type does not share with the last version."""
-    x = nodes.x
-    if writer.shape("x") or writer.shape("x_data"):
-        writer.num_features = nodes.num_features
-    elif isinstance(x, ScaledFeatures):
-        writer.patch("x", x.values, versions.share_file)
-        writer.write("x_scale", x.scale)
-        if x.row_scale is not None:
-            writer.write("x_row_scale", x.row_scale)
-    elif isinstance(x, np.ndarray):
-        writer.patch("x", x, versions.share_file)
-    elif x is not None:
-        write_features(writer, x)
-    if not writer.shape("node_ids") and nodes.node_ids is not None:
-        write_names(writer, nodes.node_ids)
-    for name in ("y", *MASKS):
-        if getattr(nodes, name) is not None:
-            writer.write(name, getattr(nodes, name))
 
 
 def write_model(
