@@ -3,9 +3,7 @@
 The live page is the report's map, with a form that embeds a new node and shows its place.
 """
 
-import base64
 import gc
-import hashlib
 import json
 import sys
 import threading
@@ -18,7 +16,13 @@ from typing import Any
 
 from graphcl.errors import GraphCLError
 from graphcl.reporting.contents import Contents, gather
-from graphcl.reporting.page import map_data, map_section, script_json
+from graphcl.reporting.page import (
+    joined_scripts,
+    map_data,
+    map_section,
+    script_digest,
+    script_json,
+)
 from graphcl.reporting.sections import asset
 from graphcl.serving.requests import ARROW, JSON, Bounds
 from graphcl.serving.run import ServedRun
@@ -315,11 +319,10 @@ class PageMaker:
 def live_page(contents: Contents, served: ServedRun) -> LivePage:
     """Returns the page of a run; its script may ask this service and nobody else."""
     own = (resources.files("graphcl.serving") / "assets" / "live.js").read_text(encoding="utf-8")
-    script = "\n".join([*(asset(name) for name in ("data.js", "scatter.js", "map.js")), own])
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    script = "\n".join([joined_scripts("data.js", "scatter.js", "map.js"), own])
     policy = (
-        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
-        "connect-src 'self'"
+        "default-src 'none'; style-src 'unsafe-inline'; "
+        f"script-src 'sha256-{script_digest(script)}'; connect-src 'self'"
     )
     data = map_data(contents, NEIGHBOURS)
     features, title = served.num_features, escape(f"GraphCL: {served.name}")
