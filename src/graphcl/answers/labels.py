@@ -36,6 +36,11 @@ class KnownLabels:
         """``classes``, ``several`` labels or a ``number``."""
         return "number" if self.number else "several" if self.several else "classes"
 
+    @property
+    def is_binary(self) -> bool:
+        """Whether there are two classes that exclude each other."""
+        return len(self.classes) == 2 and not self.several
+
     def only(self, nodes: Array) -> "KnownLabels":
         """Returns the labels of some nodes, ``[nodes]`` booleans; the others become unknown."""
         known = self.known & nodes
