@@ -1,15 +1,15 @@
 """Groups of similar nodes, what sets them apart, and whether they would be found again."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from numbers import Integral
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from graphcl.answers.inputs import embeddings_of, graph_of, ids_of
 from graphcl.answers.profiles import Difference, profiles
+from graphcl.arrays import Array, blocks
 from graphcl.errors import GraphError, counted, option, require
 from graphcl.evaluation.nearest import unit_rows
 from graphcl.evaluation.unsupervised import SAMPLE, by_size, sampled_rows, silhouette
@@ -18,7 +18,6 @@ from graphcl.graphs.graph import Graph
 from graphcl.seeding import derive
 from graphcl.tabular.originals import Original, originals
 
-Array = npt.NDArray[Any]
 METHODS = ("kmeans", "hdbscan")
 COUNTS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20)
 KEPT = 24  # groups that are described
@@ -169,7 +168,7 @@ def cluster(
     graph = graph_of(graph)
     given = embeddings_of(source, graph, "cluster")
     ids, z = ids_of(graph, given), given if hasattr(given, "shards") else np.asarray(given)
-    if not all(np.isfinite(z[one]).all() for one in _blocks(len(z))):
+    if not all(np.isfinite(z[one]).all() for one in blocks(len(z), _ROWS)):
         raise GraphError("cluster: an embedding is not finite")
     if len(z) <= (count or 2):
         nodes = "1 node is" if len(z) == 1 else f"{len(z):,} nodes are"
@@ -199,10 +198,6 @@ class _UnitRows:
         return unit_rows(self.z[rows])
 
 
-def _blocks(count: int) -> Iterator[slice]:
-    return (slice(start, min(start + _ROWS, count)) for start in range(0, count, _ROWS))
-
-
 def _partition(
     unit: Any, by_hdbscan: bool, count: int | None, least: int, seed: int
 ) -> tuple[Array, float | None, dict[int, float]]:
@@ -230,8 +225,8 @@ def _kmeans(
             best = fitted
     if best is None:
         return np.zeros(len(unit), np.int64), None, tried
-    blocks = [best.predict(unit[rows]) for rows in _blocks(len(unit))]
-    assigned = by_size(np.concatenate(blocks).astype(np.int64))
+    each = [best.predict(unit[rows]) for rows in blocks(len(unit), _ROWS)]
+    assigned = by_size(np.concatenate(each).astype(np.int64))
     return assigned, tried[best.n_clusters], tried
 
 
@@ -275,8 +270,8 @@ def _hdbscan(unit: Any, least: int, seed: int) -> tuple[Array, float | None, dic
     assigned = np.full(len(unit), -1, np.int64)
     assigned[rows] = labels
     others = np.setdiff1d(np.arange(len(unit)), rows)
-    for start in range(0, len(others), _BLOCK):
-        block = others[start : start + _BLOCK]
+    for some in blocks(len(others), _BLOCK):
+        block = others[some]
         assigned[block] = labels[(unit[block] @ near.T).argmax(axis=1)]
     assigned = by_size(assigned)
     inside = np.flatnonzero(assigned >= 0)
@@ -298,11 +293,11 @@ def _described(
 ) -> Groups:
     sizes = np.bincount(assigned[assigned >= 0], minlength=int(assigned.max(initial=-1)) + 1)
     closeness, sums = np.full(len(unit), np.nan, np.float32), np.zeros((len(sizes), unit.shape[1]))
-    for rows in _blocks(len(unit)):
+    for rows in blocks(len(unit), _ROWS):
         inside = assigned[rows] >= 0
         np.add.at(sums, assigned[rows][inside], unit[rows][inside].astype(np.float64))
     centres = unit_rows(sums) if len(sizes) else sums
-    for rows in _blocks(len(unit)):
+    for rows in blocks(len(unit), _ROWS):
         cosines = np.einsum("nd,nd->n", unit[rows], centres[assigned[rows]]) if len(sizes) else 0
         closeness[rows] = np.where(assigned[rows] >= 0, cosines, np.nan)
     members = [np.flatnonzero(assigned == group) for group in range(len(sizes))]

@@ -20,9 +20,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from graphcl.answers.similar import nearest_without
+from graphcl.arrays import Array
 from graphcl.evaluation.links import (
     adjacency,
     contains,
@@ -34,7 +34,6 @@ from graphcl.evaluation.links import (
 from graphcl.evaluation.nearest import EXACT_ROWS, build_index, unit_rows
 from graphcl.graphs.relation import Relation
 
-Array = npt.NDArray[Any]
 PER_NODE = 50  # nearest nodes in which the links of a large graph are searched
 _BLOCK_PAIRS = 1 << 24  # similarities held at once
 
@@ -70,8 +69,7 @@ class RelationScores:
 
     def pairs(self, pairs: Array) -> Array:
         """Returns the scores of pairs ``[n, 2]``: sources, targets."""
-        found: Array = np.einsum("ij,ij->i", self.left[pairs[:, 0]], self.right[pairs[:, 1]])
-        return found
+        return np.asarray(np.einsum("ij,ij->i", self.left[pairs[:, 0]], self.right[pairs[:, 1]]))
 
     def missing(self, rows: Array | None, k: int) -> tuple[Array, Array]:
         """Returns the k best pairs that are no edges, best first: of each source, or in all."""

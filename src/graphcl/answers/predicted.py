@@ -4,18 +4,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from graphcl.answers.labels import KnownLabels
 from graphcl.answers.ranking import Ranking
 from graphcl.answers.reasons import Reason
+from graphcl.arrays import Array
 from graphcl.errors import counted
 from graphcl.evaluation.prediction_error import PredictionError, measure
 from graphcl.evaluation.regression import LEVEL, NumberError, measure_number
 from graphcl.files.records import Answer
 from graphcl.graphs.validation import is_labelled
 
-Array = npt.NDArray[Any]
 OURS = "graphcl"
 BETTER = 0.01  # a rival's headline above ours by so much is worth a word
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from graphcl.answers.evidence import embedding_parts, is_table, neighbour_means
 from graphcl.answers.inputs import chosen_rows, embeddings_of, graph_of, ids_of
@@ -15,6 +14,7 @@ from graphcl.answers.predicted import OURS, Estimates, Predictions, RivalScore
 from graphcl.answers.ranking import check_ranking, rank
 from graphcl.answers.reasons import explain
 from graphcl.answers.rivals import Rival, rivals
+from graphcl.arrays import Array
 from graphcl.errors import GraphError, RunError, is_command, option, require
 from graphcl.evaluation.calibration import CalibratedProbe
 from graphcl.evaluation.prediction_error import PredictionError, measure
@@ -22,7 +22,6 @@ from graphcl.evaluation.regression import LEVEL, NumberError, half_width, measur
 from graphcl.graphs.collection import of_labelled_type
 from graphcl.graphs.nodes import Nodes
 
-Array = npt.NDArray[Any]
 NODES = ("unlabelled", "all")
 LEARN = ("all", "train")
 
@@ -224,7 +223,7 @@ def predict_known(
     there = asked.using is None or rival is not None
     require(there, "predict", option("using"), f"one of {names}", asked.using)
     learned = learn(z, ids, known, graph=graph, parts=parts, level=asked.level, seed=asked.seed)
-    answers, held, evidence = learned.of_rows(rows), learned.held_out, learned.weights
+    answers, held, evidence = learned.of_rows(rows), learned.probe.held_out, learned.weights
     if rival is not None:
         answers, held, evidence = _by_rival(rival, graph, rows), rival.held_out, {rival.name: 1.0}
     answers = _reweighted(learned.with_held_out(answers, rows, held), factor)
@@ -238,9 +237,9 @@ def predict_known(
         how: Any = {"nodes": int(some.sum()), "weight": None if weight is None else weight[some]}
         return measure(_reweighted(found[some], factor), truth[some], known.several, **how)
 
-    ours, told, tested = learned.probe.error, _told(learned.held_out), _told(held)
+    ours, told, tested = learned.probe.error, _told(learned.probe.held_out), _told(held)
     if factor is not None and told.any():
-        ours = judge(learned.held_out, told)
+        ours = judge(learned.probe.held_out, told)
     found: Any = {"error": ours, "evidence": evidence}
     if rival is not None and tested.any():
         found["error"] = judge(held, tested)
@@ -356,8 +355,7 @@ def _share_factors(known: KnownLabels, shares: Mapping[Any, float] | None) -> Ar
     classes = classes if exclusive else "left out: there are no classes that exclude each other"
     require(right, "predict", option("shares"), classes, dict(shares))
     there = known.targets.sum(axis=0) / known.known.sum()
-    found: Array = np.array([given[name] for name in names]) / sum(given.values()) / there
-    return found
+    return np.asarray(np.array([given[name] for name in names]) / sum(given.values()) / there)
 
 
 def _reweighted(probability: Array, factor: Array | None) -> Array:
@@ -365,5 +363,4 @@ def _reweighted(probability: Array, factor: Array | None) -> Array:
     if factor is None:
         return probability
     scaled = probability * factor
-    found: Array = scaled / scaled.sum(axis=1, keepdims=True)
-    return found
+    return np.asarray(scaled / scaled.sum(axis=1, keepdims=True))

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from graphcl.answers.inputs import chosen_rows, embeddings_of, graph_of, ids_of
+from graphcl.arrays import Array, Floats
 from graphcl.errors import RunError, require
 from graphcl.evaluation.nearest import build_index, empty_index, unit_rows
 from graphcl.files.atomic import whole_file, write_whole
@@ -18,7 +18,6 @@ from graphcl.files.records import Answer
 from graphcl.files.text import read_text
 from graphcl.files.user import seal, user_key
 
-Array = npt.NDArray[Any]
 _BLOCK = 1 << 15  # rows that are compared at a time
 _PAIRS = 1 << 24  # cosines that are held at a time, 64 MB
 
@@ -140,7 +139,7 @@ def _compare_all(z: Any, rows: Array, k: int) -> tuple[Array, Array]:
 INDEX, ABOUT = "neighbors.usearch", "neighbors.json"
 
 
-def stored_index(run: Path, z: npt.NDArray[np.float32]) -> tuple[Any, str]:
+def stored_index(run: Path, z: Floats) -> tuple[Any, str]:
     """Returns an index over the rows of `z`, and why it was built (empty if it was read).
 
     If the run cannot be written to, the index is kept in memory only.

@@ -30,16 +30,15 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
+from graphcl.arrays import Array
 from graphcl.errors import require
 from graphcl.evaluation.folds import ascending
 from graphcl.evaluation.probe import check_embeddings, standardiser, within_span
 from graphcl.files.records import Answer
 from graphcl.graphs.validation import as_numbers
 
-Array = npt.NDArray[Any]
 _Seen = tuple[
     Array, Array
 ]  # nodes, and their held-out predictions [inputs, strengths, nodes, scales]

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from graphcl.arrays import Array
 from graphcl.graphs.nodes import Nodes
 from graphcl.runs.nodes import SPLITS
 from graphcl.tabular.originals import FEATURES, FLAGS, LABEL, Original
@@ -21,7 +21,6 @@ SINGLE_FEATURES = 24  # features that are columns of their own; of more, a node'
 LARGEST = 5
 MOST_TEXT = 160  # characters of a cell
 
-Array = npt.NDArray[Any]
 DAMAGED = (KeyError, TypeError, ValueError, AttributeError, IndexError)  # or of another version
 
 

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from graphcl.arrays import Array
 from graphcl.errors import GraphError, RunError, option, require
-from graphcl.evaluation import linear_probe
+from graphcl.evaluation.probe import linear_probe
 from graphcl.files.atomic import check_new_file, write_whole
 from graphcl.graphs.graph import Graph
 from graphcl.reporting.channels import all_columns
@@ -41,8 +41,6 @@ COLUMN_BYTES = 4_000_000  # of the user's columns
 FEW = 20_000  # nodes, of which numbers have all digits
 SKEW = 20  # a number whose largest is so many times its median is skewed
 NEIGHBOURS_SHOWN = (10, 8, 6, 4, 3)  # per node; tried in turn until the page is small enough
-
-Array = npt.NDArray[Any]
 
 
 def render(contents: Contents) -> str:
@@ -205,8 +203,7 @@ def quantised(coordinates: Array) -> Array:
     low, high = coordinates.min(axis=0), coordinates.max(axis=0)
     side = float((high - low).max())
     centred = (coordinates - (low + high) / 2) / (side if side > 0 else 1) + 0.5
-    grid: Array = np.round(np.clip(centred, 0, 1) * 65535).astype(np.uint16)
-    return grid
+    return np.asarray(np.round(np.clip(centred, 0, 1) * 65535).astype(np.uint16))
 
 
 def morton_order(grid: Array) -> Array:

@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import numpy as np
-import numpy.typing as npt
 
+from graphcl.arrays import Array
 from graphcl.errors import GraphCLError, MissingExtraError
 from graphcl.serving.middleware import COOKIE, LOGIN, Counts, Gate, as_json, ticket
 from graphcl.serving.pages import ADDRESSES, PageMaker, description_page, open_api
@@ -242,7 +242,7 @@ class _Service:
             finally:
                 body.clear()  # also where nobody waits any more, and no thread has begun
 
-    def _vectors(self, asked: Asked) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
+    def _vectors(self, asked: Asked) -> tuple[Array, Array | None]:
         """Returns the embeddings that are asked about, and their rows unless they are new."""
         if asked.new is not None:
             z = self._served.embed_new(asked.new)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from graphcl.answers.evidence import embedding_parts
 from graphcl.answers.labels import KnownLabels, known_labels
@@ -18,6 +17,7 @@ from graphcl.answers.linking import ModelScores
 from graphcl.answers.pair_scores import CosineScores
 from graphcl.answers.reasons import explain
 from graphcl.answers.similar import nearest_without, stored_index
+from graphcl.arrays import Array
 from graphcl.errors import GraphError, RunError
 from graphcl.estimator import GraphCL
 from graphcl.estimator.live import Live, NoSuchNodeError
@@ -33,7 +33,6 @@ from graphcl.serving.requests import New
 from graphcl.tabular.preparation import read_preparation
 from graphcl.tabular.rows import prepare_rows
 
-Array = npt.NDArray[Any]
 MOST_LABELLED = 10_000  # nodes that labels are learned from; of more, a sample
 LEARNING_SECONDS = 2.0  # that the first requests wait for the labels to be learned
 
