@@ -259,13 +259,12 @@ def _stability(
 
 def _hdbscan(unit: Any, least: int, seed: int) -> tuple[Array, float | None, dict[int, float]]:
     from sklearn.cluster import HDBSCAN
+    from sklearn.decomposition import PCA
 
     rows = sampled_rows(len(unit), seed, MOST_FITTED)
     near = unit[rows]
-    drawn = near.astype(np.float64)
-    centred = drawn - drawn.mean(axis=0)
-    _, _, axes = np.linalg.svd(centred.T @ centred if len(drawn) > unit.shape[1] else centred)
-    seen = centred @ axes[:DIMENSIONS].T
+    axes = PCA(min(DIMENSIONS, *near.shape), svd_solver="covariance_eigh")
+    seen = axes.fit_transform(near.astype(np.float64))
     labels = HDBSCAN(min_cluster_size=min(least, len(seen)), copy=True).fit_predict(seen)
     assigned = np.full(len(unit), -1, np.int64)
     assigned[rows] = labels

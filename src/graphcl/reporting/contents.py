@@ -150,13 +150,17 @@ class Sharded:
         facts = GraphFacts.plain(read_store(Path(self._path)), self._path)
         of_others = ("effective_rank", "mean_cosine", "probe", "probe_skipped", "warnings")
         kept = {key: value for key, value in result.items() if key not in of_others}
-        kept |= {"graph": asdict(facts), "probe": None, "probe_skipped": "no node has a label"}
-        if labelled is not None:
-            try:
-                kept["probe"] = asdict(linear_probe(self.z[self.scored], labelled))
-            except GraphError as error:
-                kept["probe_skipped"] = str(error)
-        return kept
+        scores = probe_scores(self.z[self.scored], labelled, "no node has a label")
+        return kept | scores | {"graph": asdict(facts)}
+
+
+def probe_scores(z: Array, labelled: Any, why: str) -> dict[str, Any]:
+    """Returns the scores of the probe as a result has them; or why not, if there are no labels."""
+    try:
+        probe = None if labelled is None else asdict(linear_probe(z, labelled))
+        return {"probe": probe, "probe_skipped": why if probe is None else None}
+    except GraphError as error:
+        return {"probe": None, "probe_skipped": str(error)}
 
 
 def gather(

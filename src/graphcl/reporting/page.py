@@ -22,12 +22,11 @@ from typing import Any
 import numpy as np
 
 from graphcl.arrays import Array
-from graphcl.errors import GraphError, RunError, option, require
-from graphcl.evaluation.probe import linear_probe
+from graphcl.errors import RunError, option, require
 from graphcl.files.atomic import check_new_file, write_whole
 from graphcl.graphs.graph import Graph
 from graphcl.reporting.channels import all_columns
-from graphcl.reporting.contents import AnyGraph, Contents, Sharded, gather
+from graphcl.reporting.contents import AnyGraph, Contents, Sharded, gather, probe_scores
 from graphcl.reporting.sections import asset, fill, part, report
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import type_folder
@@ -315,20 +314,15 @@ def write_page(
 
 def _measured(run: Path, graph: AnyGraph, node_type: str | None) -> dict[str, Any]:
     """Returns what `graphcl train` would have kept as `result.json`, as far as it is known."""
-    result: dict[str, Any] = {
+    metrics, z = runs.read_metrics(run), runs.read_embeddings(type_folder(run, node_type))
+    judged = graph.nodes[node_type] if isinstance(graph, Graph) and node_type else graph
+    scores = probe_scores(z, None if judged.y is None else judged, "the graph has no labels")
+    if scores["probe"] is not None and node_type:
+        scores["probe"] = {"type": node_type, **scores["probe"]}
+    return {
         "graph": asdict(GraphFacts.of(graph, graph.name)),
-        "probe": None,
-        "probe_skipped": "the graph has no labels",
         "seed": runs.read_config(run).seed,
         "versions": versions(),
+        **({"train_seconds": metrics[-1]["seconds"]} if metrics else {}),
+        **scores,
     }
-    metrics = runs.read_metrics(run)
-    result |= {"train_seconds": metrics[-1]["seconds"]} if metrics else {}
-    judged = graph.nodes[node_type] if isinstance(graph, Graph) and node_type else graph
-    if judged.y is not None:
-        try:
-            scores = asdict(linear_probe(runs.read_embeddings(type_folder(run, node_type)), judged))
-            result["probe"] = ({"type": node_type} if node_type else {}) | scores
-        except GraphError as error:
-            result["probe_skipped"] = str(error)
-    return result

@@ -363,7 +363,7 @@ class _Service:
         """Answers ``/``: the map, once it is drawn."""
         if self._page is None:
             return error_response(404, "the service was started without a map")
-        drawn = self._page.result()
+        drawn = self._page.drawn
         if drawn is None:
             response = _html(WAIT.encode(), PAGE_POLICY, status=503)
             response.headers["retry-after"] = "2"

@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from html import escape
 from importlib import resources
 from typing import Any
@@ -271,13 +270,8 @@ def description_page(about: dict[str, Any], name: str) -> str:
 class LivePage:
     """A page and the policy that it is sent with."""
 
-    html: str
+    body: bytes
     policy: str
-
-    @cached_property
-    def body(self) -> bytes:
-        """The page as it is sent; all who read it share it."""
-        return self.html.encode("utf-8", "replace")
 
 
 class PageMaker:
@@ -286,31 +280,24 @@ class PageMaker:
     Args:
         served: the run.
         layout: ``pca`` or ``umap``.
+
+    Attributes:
+        drawn: the page; None while it is being drawn, and if it could not be.
+        thread: draws it.
     """
 
     def __init__(self, served: ServedRun, *, layout: str = "pca") -> None:
         self._served, self._layout = served, layout
-        self._drawn: LivePage | None = None
-        self._thread = threading.Thread(target=self._draw, name="map", daemon=True)
-        self._thread.start()
-
-    def result(self) -> LivePage | None:
-        """Returns the page, or None while it is being drawn."""
-        return self._drawn
-
-    def wait(self) -> LivePage | None:
-        """Waits for the page; None if it could not be drawn."""
-        self._thread.join()
-        return self._drawn
+        self.drawn: LivePage | None = None
+        self.thread = threading.Thread(target=self._draw, name="map", daemon=True)
+        self.thread.start()
 
     def _draw(self) -> None:
         try:
-            why = "the map needs none"
             served = self._served
-            contents = gather(
-                served.path, None, method=self._layout, why=why, node_type=served.node_type
-            )
-            self._drawn = live_page(contents, self._served)
+            how: Any = {"method": self._layout, "why": "the map needs none"}
+            contents = gather(served.path, None, node_type=served.node_type, **how)
+            self.drawn = live_page(contents, served)
             gc.freeze()  # the libraries that drew it stay: no request waits for garbage among them
         except GraphCLError as error:
             print(f"serve: no map: {error}", file=sys.stderr, flush=True)
@@ -345,7 +332,7 @@ def live_page(contents: Contents, served: ServedRun) -> LivePage:
         f'<script type="application/json" id="data">{script_json(data)}</script>'
         f"<script>{script}</script></body></html>\n"
     )
-    return LivePage(html, policy)
+    return LivePage(html.encode("utf-8", "replace"), policy)
 
 
 _STYLE = """
