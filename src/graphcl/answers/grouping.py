@@ -174,14 +174,14 @@ def cluster(
         nodes = "1 node is" if len(z) == 1 else f"{len(z):,} nodes are"
         raise GraphError(f"cluster: {nodes} too few for {count or 2} groups")
     unit: Any = _UnitRows(z) if hasattr(z, "shards") else unit_rows(z)
-    how = (count, least or max(5, len(z) // 100))
-    assigned, score, tried = _partition(unit, by_hdbscan, *how, seed)
+    least = least or max(5, len(z) // 100)
+    assigned, score, tried = _partition(unit, by_hdbscan, count, least, seed)
     if count is not None and assigned.max() + 1 < count:
         raise GraphError(f"cluster: fewer than {count} distinct embeddings")
     groups = _described(unit, ids, assigned, score, tried, method, typical)
     if columns is None and isinstance(graph, Graph):
         columns = originals(replace(graph.only_type, degree=graph.degrees()))
-    again = _stability(unit, groups, by_hdbscan, how[1], seed)
+    again = _stability(unit, groups, by_hdbscan, least, seed)
     return replace(groups, profiles=profiles(assigned, columns or ()), stability=again)
 
 

@@ -84,15 +84,11 @@ def find_neighbours(z: Any, ids: Any, rows: Array, k: int, index: Any = None) ->
     if index is None:
         return Neighbours(rows, ids, *_compare_all(z, rows, k))
     nearest, cosines = np.zeros((len(rows), k), np.int64), np.zeros((len(rows), k), np.float32)
-    for place, row in enumerate(rows.tolist()):
-        found = index.search(np.asarray(z[row]), k + 1)
-        keys, near = found.keys.astype(np.int64), 1 - found.distances.astype(np.float32)
-        others = keys != row  # among duplicates, a row may not find itself
-        keys, near = keys[others][:k], near[others][:k]
-        if len(keys) < k:  # an index is a graph, and may not reach all nodes
-            several = _compare_all(z, rows[place : place + 1], k)
-            keys, near = several[0][0], several[1][0]
-        nearest[place], cosines[place] = keys, near
+    for place, row in enumerate(rows[:, None]):
+        near, similar = nearest_without(z, unit_rows(z[row])[0], k, row, index)
+        if len(near) < k:  # an index is a graph, and may not reach all nodes
+            (near,), (similar,) = _compare_all(z, row, k)
+        nearest[place], cosines[place] = near, similar
     return Neighbours(rows, ids, nearest, cosines)
 
 
