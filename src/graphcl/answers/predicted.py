@@ -25,16 +25,13 @@ class RivalScore(Answer):
 
     Attributes:
         name: what it is; `OURS` is ours.
+        score: the headline: ROC-AUC of two classes, accuracy, micro-F1 of several labels, or R².
         error: all measures.
     """
 
     name: str
+    score: float
     error: PredictionError | NumberError
-
-    @property
-    def score(self) -> float:
-        """The headline: ROC-AUC of two classes, accuracy, micro-F1 of several labels, or R²."""
-        return self.error.headline[1]
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)

@@ -244,9 +244,9 @@ def predict_known(
     if rival is not None and tested.any():
         found["error"] = judge(held, tested)
     if ours is not None and plain:
-        judged = ((one, told & _told(one.held_out)) for one in plain)
-        others = (RivalScore(one.name, judge(one.held_out, some)) for one, some in judged)
-        found["rivals"] = (RivalScore(OURS, ours), *others)
+        judged = {one.name: judge(one.held_out, told & _told(one.held_out)) for one in plain}
+        scored = ({OURS: ours} | judged).items()
+        found["rivals"] = tuple(RivalScore(name, one.headline[1], one) for name, one in scored)
     places = np.zeros(len(rows), np.int64)
     if known.number:
         if rival is not None and tested.any():
