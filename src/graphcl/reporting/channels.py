@@ -54,7 +54,7 @@ def read_ranking(
         known = np.flatnonzero(rows >= 0)
         columns = []
         for key, name, kind, unit in _predicted(table, about):
-            values = np.full(len(ids), np.nan if kind == NUMBER else None, dtype=_DTYPES[kind])
+            values: Array = np.full(len(ids), np.nan if kind == NUMBER else None)
             cells = [table[key][row] for row in known.tolist()]
             if kind == NUMBER:
                 cells = (np.array(cells, np.float64) * (100 if unit else 1)).tolist()
@@ -66,9 +66,6 @@ def read_ranking(
         return Ranking(rows[known][np.argsort(-first, kind="stable")], tuple(columns))
     except DAMAGED:
         return None
-
-
-_DTYPES = {NUMBER: np.float64, CATEGORY: object, TEXT: object}
 
 
 def _text(cell: Any) -> str | None:
