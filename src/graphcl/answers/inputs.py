@@ -13,7 +13,6 @@ import numpy as np
 
 from graphcl.arrays import Array
 from graphcl.errors import GraphCLError, GraphError, RunError, option, require
-from graphcl.graphs.interchange import embedding_table
 from graphcl.graphs.nodes import Nodes
 from graphcl.runs.files import weights_digest
 from graphcl.store.columns import Ids
@@ -62,6 +61,8 @@ def embeddings_of(source: Any, graph: Any, owner: str) -> Any:
         from graphcl.graphs.validation import several_types
 
         raise several_types(source, owner)
+    from graphcl.graphs.interchange import embedding_table
+
     return embedding_table(source, owner, None if graph is None else graph.num_nodes)
 
 
