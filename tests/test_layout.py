@@ -20,7 +20,6 @@ ELSEWHERE = {
     "__init__.py": "test_public.py",
     "__main__.py": "cli/test_main.py",
     "devices.py": "cli/test_main.py",
-    "evaluation/__init__.py": "cli/test_neighbors.py",
     "exporting/__init__.py": "test_run.py",
     "runs/graph.py": "cli/test_run_graphs.py",
     "answers/pair_scores.py": "answers/test_linking.py",

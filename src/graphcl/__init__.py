@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from graphcl.errors import GraphCLError
     from graphcl.estimator import GraphCL
     from graphcl.estimator.transformer import probe_scorer
-    from graphcl.evaluation import linear_probe
+    from graphcl.evaluation.probe import linear_probe
     from graphcl.graphs.collection import GraphCollection
     from graphcl.graphs.graph import Graph
     from graphcl.losses import nt_xent
@@ -32,7 +32,7 @@ _HOMES = {
     "Run": "graphcl.run",
     "cluster": "graphcl.answers.grouping",
     "evaluate_links": "graphcl.answers.linking",
-    "linear_probe": "graphcl.evaluation",
+    "linear_probe": "graphcl.evaluation.probe",
     "links": "graphcl.answers.linking",
     "load_dataset": "graphcl.datasets",
     "neighbors": "graphcl.answers.similar",

@@ -42,8 +42,9 @@ from graphcl.distributed import Share, any_of, from_rank, group, restarted
 from graphcl.errors import GraphError, InvalidInputError, RunError, TrainingEndedError, counted
 from graphcl.estimator import GraphCL
 from graphcl.estimator.partitioned import PartitionedGraph
-from graphcl.evaluation import MultilabelResult, ProbeResult
 from graphcl.evaluation.failure import majority_sign
+from graphcl.evaluation.logistic import MultilabelResult
+from graphcl.evaluation.probe import ProbeResult
 from graphcl.files.atomic import whole_file
 from graphcl.graphs.collection import GraphCollection, Labelled
 from graphcl.graphs.graph import Graph

@@ -43,7 +43,7 @@ def test_what_is_no_table_of_numbers_is_refused(wrong, graph):
 
 
 def test_sizes_must_fit_and_a_model_needs_a_graph(graph):
-    with pytest.raises(GraphError, match="3 embeddings for a graph of 60 nodes"):
+    with pytest.raises(GraphError, match=r"embeddings \(3, \d+\) for a graph of 60 nodes"):
         embeddings_of(np.eye(3), graph, "x")
     with pytest.raises(GraphError, match="a model needs the graph"):
         embeddings_of(Model(), None, "x")

@@ -5,7 +5,7 @@ import pytest
 
 from graphcl.cli.graphs import load_graph
 from graphcl.cli.main import run
-from graphcl.evaluation import linear_probe
+from graphcl.evaluation.probe import linear_probe
 from tests.cli.conftest import QUICK
 
 

@@ -10,7 +10,7 @@ from graphcl.cli.main import run
 from graphcl.datasets import load_dataset
 from graphcl.datasets.ppi import PREPARED_NOTE
 from graphcl.estimator import GraphCL
-from graphcl.evaluation import linear_probe
+from graphcl.evaluation.probe import linear_probe
 from tests.datasets.test_ppi import NODES, small_ppi
 
 QUICK = ["--set", "epochs=2", "--set", "dim=8", "--probe-steps", "20", "--device", "cpu"]

@@ -13,7 +13,7 @@ from graphcl.cli.main import run
 from graphcl.cli.train import parse_bytes
 from graphcl.errors import ParameterError, RunError
 from graphcl.estimator import GraphCL
-from graphcl.evaluation import linear_probe
+from graphcl.evaluation.probe import linear_probe
 from graphcl.partitioned.embeddings import open_shards, type_shards
 from graphcl.tabular.build import build_store
 from tests.cli.conftest import PARTS_CHANGES as CHANGES

@@ -101,6 +101,8 @@ def test_no_node_is_fitted_in_the_fold_that_scores_it(monkeypatch):
     probe = fit_calibrated(z, one_hot(y, 2), several=False)
     for train, test in seen:
         assert sorted([*train, *test]) == list(range(90))
+    *seen, (every, _) = seen  # the last one is fitted to all nodes
+    assert sorted(every) == list(range(90))
     single, double = seen[:20], seen[20:]  # without one fold, and without two of a division
     assert sorted(np.concatenate([test for _, test in single])) == sorted([*range(90)] * 2)
     assert len(double) == 2 * 20

@@ -4,7 +4,6 @@ import re
 import numpy as np
 import pytest
 
-from graphcl.evaluation import linear_probe
 from graphcl.evaluation.failure import (
     advice,
     collapse_sign,
@@ -13,6 +12,7 @@ from graphcl.evaluation.failure import (
     majority_share,
     majority_sign,
 )
+from graphcl.evaluation.probe import linear_probe
 from graphcl.graphs.graph import Graph
 from graphcl.recipes import Recipe, load_recipe
 

@@ -7,8 +7,15 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 
 from graphcl.errors import GraphError, ParameterError
-from graphcl.evaluation import MultilabelResult, linear_probe, logistic, multilabel_probe
-from graphcl.evaluation.logistic import STRENGTHS, fit_logistic_batch, fit_multilabel
+from graphcl.evaluation import logistic
+from graphcl.evaluation.logistic import (
+    STRENGTHS,
+    MultilabelResult,
+    fit_logistic_batch,
+    fit_multilabel,
+    multilabel_probe,
+)
+from graphcl.evaluation.probe import linear_probe
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from tests.conftest import random_graph

@@ -10,12 +10,13 @@ from sklearn.preprocessing import StandardScaler
 
 from graphcl.cli.progress import probe_text
 from graphcl.errors import GraphError
-from graphcl.evaluation import linear_probe, probe
+from graphcl.evaluation import probe
 from graphcl.evaluation.calibration import fit_calibrated
 from graphcl.evaluation.probe import (
     FEW_LABELS,
     STRENGTHS,
     is_cross_validated,
+    linear_probe,
     node_split,
     standardiser,
     transfer_probe,
@@ -253,8 +254,11 @@ def test_embeddings_may_be_tensors_tables_or_rows(graph):
     ("z", "message"),
     [
         ([], "probe: the list of embeddings is empty"),
-        (np.ones((240, 0)), "probe: the embeddings have no columns"),
-        (np.ones((240, 2), dtype=complex), "probe: embeddings must be numbers; got dtype complex"),
+        (np.ones((240, 0)), "probe: embeddings must be numbers [nodes, dim]; got float64 (240, 0)"),
+        (
+            np.ones((240, 2), dtype=complex),
+            "probe: embeddings must be numbers [nodes, dim]; got complex",
+        ),
         ([[1.0, 2.0], [1.0]], "probe: entry 1 of the list of embeddings has shape (1,)"),
         ([np.ones((100, 2)), np.ones((140, 3))], "probe: entry 1 of the list of embeddings"),
         ([[1.0, [2.0]]], "probe: embeddings: not a rectangular array"),

@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 
 from graphcl.reporting.page import render
-from graphcl.reporting.sections import (
-    answer_sections,
-    bars,
-    confusion_table,
-    degree_rows,
-    line_chart,
-)
+from graphcl.reporting.sections import answer_sections, degree_rows, line_chart, part
 from tests.reporting.conftest import made_up
 
 NASTY = '</script><b>"&'
@@ -49,12 +43,12 @@ def test_degree_rows_count_every_node_once():
 
 def test_bars_and_matrix_escape_names():
     for markup in (
-        bars([(NASTY, 3), ("b", 0)], label=NASTY),
-        confusion_table([NASTY, "b"], [[3, 1], [0, 2]]),
+        part("bars", [(NASTY, 3), ("b", 0)], label=NASTY),
+        part("confusion", [NASTY, "b"], [[3, 1], [0, 2]]),
     ):
         assert "<b>" not in markup
         assert "&lt;/script&gt;" in markup
-    table = confusion_table(["a", "b"], [[3, 1], [0, 2]])
+    table = part("confusion", ["a", "b"], [[3, 1], [0, 2]])
     assert re.findall(r"--share:([\d.]+)", table) == ["0.750", "0.250", "0.000", "1.000"]
     assert "75 %" in table
     assert "100 %" in table

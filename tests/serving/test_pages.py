@@ -41,7 +41,8 @@ def listening(app):
 @pytest.fixture(scope="module")
 def page_of(served):
     maker = PageMaker(served)
-    assert maker.wait() is not None
+    maker.thread.join()
+    assert maker.drawn is not None
     return maker
 
 
@@ -52,7 +53,7 @@ def test_the_page_is_sent_once_it_is_drawn(served, page_of, monkeypatch):
     policy = answer.headers["content-security-policy"]
     assert "connect-src 'self'" in policy
     assert "default-src 'none'" in policy
-    monkeypatch.setattr(page_of, "_drawn", None)
+    monkeypatch.setattr(page_of, "drawn", None)
     waiting = client.get("/")
     assert (waiting.status_code, waiting.headers["retry-after"]) == (503, "2")
 
@@ -60,7 +61,9 @@ def test_the_page_is_sent_once_it_is_drawn(served, page_of, monkeypatch):
 def test_a_run_without_a_map_says_so(a_run, tmp_path, capsys):
     served = ServedRun(*a_run)
     served.path = tmp_path / "gone"
-    assert PageMaker(served).wait() is None
+    maker = PageMaker(served)
+    maker.thread.join()
+    assert maker.drawn is None
     assert "serve: no map" in capsys.readouterr().err
 
 

@@ -105,7 +105,7 @@ def test_labels_that_take_long_to_learn(a_run, monkeypatch):
         with pytest.raises(NotYetError):
             served.predict(np.array([0]))
     begun.set()
-    served._fit.result(60)
+    served._labels_learner.done.result(60)
     assert served.predict(np.array([50])) == whole
 
 
@@ -140,9 +140,9 @@ def test_of_many_labels_a_sample_is_learned(a_run, monkeypatch):
     served = ServedRun(*a_run)
     rows = np.arange(60)
     found = served.predict(rows)
-    assert len(served._fit.result().labelled) == 20
-    plain = served._fit.result().of_rows(rows)
-    others = np.setdiff1d(rows, served._fit.result().labelled)
+    assert len(served._fit_labels().labelled) == 20
+    plain = served._fit_labels().of_rows(rows)
+    others = np.setdiff1d(rows, served._fit_labels().labelled)
     names = ("red", "green", "blue")
     table = np.array([[one["probabilities"][name] for name in names] for one in found])
     np.testing.assert_array_equal(table[others], plain[others].astype(float))

@@ -17,14 +17,13 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse
 
+from graphcl.arrays import Array
 from graphcl.evaluation.probe import standardiser
 from graphcl.evaluation.smoothing import Around
 from graphcl.graphs.graph import Graph
 
-Array = npt.NDArray[Any]
 MOST_COLUMNS = 512  # of a table that is made of columns of nodes
 MOST_ROWS = 2000  # labelled nodes whose columns span it
 MOST_BYTES = 1 << 28  # of such a table; without it, the embedding has to do
@@ -125,10 +124,10 @@ def gather_evidence(
             if means is not None:
                 columns[NEIGHBOURS] = Columns.of(x, _unit_rows, labelled, size, means)
             tables |= {name: one.table for name, one in columns.items()}
-            standard |= dict.fromkeys(columns, _as_they_are)
+            standard |= dict.fromkeys(columns, np.asarray)  # as they are
             own, of_own = standard[EMBEDDING], columns[OWN_SCALED].table
             tables[TOGETHER] = np.concatenate([own(z), of_own], axis=1, dtype=np.float32)
-            standard[TOGETHER] = _as_they_are
+            standard[TOGETHER] = np.asarray
     around = None
     if means is not None and isinstance(z, np.ndarray):
         alone = scipy.sparse.diags_array((np.diff(means.indptr) == 0).astype(np.float32))
@@ -200,10 +199,6 @@ def is_table(x: Any) -> bool:
     """Returns whether there are columns of nodes to look at."""
     table = isinstance(x, np.ndarray) or scipy.sparse.issparse(x)
     return bool(table) and min(x.shape) > 0
-
-
-def _as_they_are(rows: Array) -> Array:
-    return rows
 
 
 def _one_scale(z: Array) -> Callable[[Array], Array]:

@@ -1,15 +1,15 @@
 """Groups of similar nodes, what sets them apart, and whether they would be found again."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from numbers import Integral
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from graphcl.answers.inputs import embeddings_of, graph_of, ids_of
 from graphcl.answers.profiles import Difference, profiles
+from graphcl.arrays import Array, blocks
 from graphcl.errors import GraphError, counted, option, require
 from graphcl.evaluation.nearest import unit_rows
 from graphcl.evaluation.unsupervised import SAMPLE, by_size, sampled_rows, silhouette
@@ -18,7 +18,6 @@ from graphcl.graphs.graph import Graph
 from graphcl.seeding import derive
 from graphcl.tabular.originals import Original, originals
 
-Array = npt.NDArray[Any]
 METHODS = ("kmeans", "hdbscan")
 COUNTS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20)
 KEPT = 24  # groups that are described
@@ -169,20 +168,20 @@ def cluster(
     graph = graph_of(graph)
     given = embeddings_of(source, graph, "cluster")
     ids, z = ids_of(graph, given), given if hasattr(given, "shards") else np.asarray(given)
-    if not all(np.isfinite(z[one]).all() for one in _blocks(len(z))):
+    if not all(np.isfinite(z[one]).all() for one in blocks(len(z), _ROWS)):
         raise GraphError("cluster: an embedding is not finite")
     if len(z) <= (count or 2):
         nodes = "1 node is" if len(z) == 1 else f"{len(z):,} nodes are"
         raise GraphError(f"cluster: {nodes} too few for {count or 2} groups")
     unit: Any = _UnitRows(z) if hasattr(z, "shards") else unit_rows(z)
-    how = (count, least or max(5, len(z) // 100))
-    assigned, score, tried = _partition(unit, by_hdbscan, *how, seed)
+    least = least or max(5, len(z) // 100)
+    assigned, score, tried = _partition(unit, by_hdbscan, count, least, seed)
     if count is not None and assigned.max() + 1 < count:
         raise GraphError(f"cluster: fewer than {count} distinct embeddings")
     groups = _described(unit, ids, assigned, score, tried, method, typical)
     if columns is None and isinstance(graph, Graph):
         columns = originals(replace(graph.only_type, degree=graph.degrees()))
-    again = _stability(unit, groups, by_hdbscan, how[1], seed)
+    again = _stability(unit, groups, by_hdbscan, least, seed)
     return replace(groups, profiles=profiles(assigned, columns or ()), stability=again)
 
 
@@ -197,10 +196,6 @@ class _UnitRows:
 
     def __getitem__(self, rows: Any) -> Array:
         return unit_rows(self.z[rows])
-
-
-def _blocks(count: int) -> Iterator[slice]:
-    return (slice(start, min(start + _ROWS, count)) for start in range(0, count, _ROWS))
 
 
 def _partition(
@@ -230,8 +225,8 @@ def _kmeans(
             best = fitted
     if best is None:
         return np.zeros(len(unit), np.int64), None, tried
-    blocks = [best.predict(unit[rows]) for rows in _blocks(len(unit))]
-    assigned = by_size(np.concatenate(blocks).astype(np.int64))
+    each = [best.predict(unit[rows]) for rows in blocks(len(unit), _ROWS)]
+    assigned = by_size(np.concatenate(each).astype(np.int64))
     return assigned, tried[best.n_clusters], tried
 
 
@@ -264,19 +259,18 @@ def _stability(
 
 def _hdbscan(unit: Any, least: int, seed: int) -> tuple[Array, float | None, dict[int, float]]:
     from sklearn.cluster import HDBSCAN
+    from sklearn.decomposition import PCA
 
     rows = sampled_rows(len(unit), seed, MOST_FITTED)
     near = unit[rows]
-    drawn = near.astype(np.float64)
-    centred = drawn - drawn.mean(axis=0)
-    _, _, axes = np.linalg.svd(centred.T @ centred if len(drawn) > unit.shape[1] else centred)
-    seen = centred @ axes[:DIMENSIONS].T
+    axes = PCA(min(DIMENSIONS, *near.shape), svd_solver="covariance_eigh")
+    seen = axes.fit_transform(near.astype(np.float64))
     labels = HDBSCAN(min_cluster_size=min(least, len(seen)), copy=True).fit_predict(seen)
     assigned = np.full(len(unit), -1, np.int64)
     assigned[rows] = labels
     others = np.setdiff1d(np.arange(len(unit)), rows)
-    for start in range(0, len(others), _BLOCK):
-        block = others[start : start + _BLOCK]
+    for some in blocks(len(others), _BLOCK):
+        block = others[some]
         assigned[block] = labels[(unit[block] @ near.T).argmax(axis=1)]
     assigned = by_size(assigned)
     inside = np.flatnonzero(assigned >= 0)
@@ -298,11 +292,11 @@ def _described(
 ) -> Groups:
     sizes = np.bincount(assigned[assigned >= 0], minlength=int(assigned.max(initial=-1)) + 1)
     closeness, sums = np.full(len(unit), np.nan, np.float32), np.zeros((len(sizes), unit.shape[1]))
-    for rows in _blocks(len(unit)):
+    for rows in blocks(len(unit), _ROWS):
         inside = assigned[rows] >= 0
         np.add.at(sums, assigned[rows][inside], unit[rows][inside].astype(np.float64))
     centres = unit_rows(sums) if len(sizes) else sums
-    for rows in _blocks(len(unit)):
+    for rows in blocks(len(unit), _ROWS):
         cosines = np.einsum("nd,nd->n", unit[rows], centres[assigned[rows]]) if len(sizes) else 0
         closeness[rows] = np.where(assigned[rows] >= 0, cosines, np.nan)
     members = [np.flatnonzero(assigned == group) for group in range(len(sizes))]

@@ -10,19 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from graphcl.arrays import Array
 from graphcl.errors import GraphCLError, GraphError, RunError, option, require
 from graphcl.graphs.nodes import Nodes
 from graphcl.runs.files import weights_digest
 from graphcl.store.columns import Ids
 
 if TYPE_CHECKING:
-    from graphcl.graphs.nodes import Nodes
     from graphcl.partitioned.embeddings import ShardedEmbeddings
     from graphcl.tabular.originals import Original
-
-Array = npt.NDArray[Any]
 
 
 def graph_of(graph: Any) -> Any:
@@ -64,18 +61,9 @@ def embeddings_of(source: Any, graph: Any, owner: str) -> Any:
         from graphcl.graphs.validation import several_types
 
         raise several_types(source, owner)
-    if hasattr(source, "to_numpy"):
-        source = source.to_numpy()
-    if isinstance(source, list) and source and np.ndim(source[0]) == 2:  # of several graphs
-        source = np.concatenate(source)
-    z = np.asarray(source)
-    if z.ndim != 2 or z.shape[1] == 0 or z.dtype.kind not in "biuf":
-        raise GraphError(
-            f"{owner}: embeddings must be numbers [nodes, dim]; got {z.dtype} {z.shape}"
-        )
-    if graph is not None and graph.num_nodes != len(z):
-        raise GraphError(f"{owner}: {len(z)} embeddings for a graph of {graph.num_nodes} nodes")
-    return z
+    from graphcl.graphs.interchange import embedding_table
+
+    return embedding_table(source, owner, None if graph is None else graph.num_nodes)
 
 
 def _sharded(source: Any, graph: Any, owner: str) -> Any:
@@ -124,7 +112,6 @@ def shards_of_run(
         RunError: a shard is missing, torn or not of this set; the shards are of another model or
             of other parts; or nothing gives ids.
     """
-    from graphcl.graphs.nodes import Nodes
     from graphcl.graphs.relation import NODE
     from graphcl.partitioned.embeddings import open_shards, shard_types, type_shards
     from graphcl.partitioned.nodes import check_same_build, read_parts_nodes

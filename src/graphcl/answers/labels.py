@@ -4,12 +4,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from graphcl.arrays import Array
 from graphcl.errors import GraphError
 from graphcl.graphs.validation import numbered_labels
 
-Array = npt.NDArray[Any]
 MOST_CLASSES = 50  # if nearly every node has a class of its own
 
 
@@ -35,6 +34,11 @@ class KnownLabels:
     def kind(self) -> str:
         """``classes``, ``several`` labels or a ``number``."""
         return "number" if self.number else "several" if self.several else "classes"
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether there are two classes that exclude each other."""
+        return len(self.classes) == 2 and not self.several
 
     def only(self, nodes: Array) -> "KnownLabels":
         """Returns the labels of some nodes, ``[nodes]`` booleans; the others become unknown."""
@@ -75,7 +79,8 @@ def known_labels(
             f"predict: {len(found):,} different labels of {int(known.sum()):,} nodes are no classes"
         )
     classes = [names[one] if one < len(names) else one for one in found.tolist()]
-    return _one_hot(np.searchsorted(found, numbers), known, classes)
+    targets = (numbers[:, None] == found) & known[:, None]
+    return KnownLabels(targets.astype(np.int64), known, tuple(classes), several=False)
 
 
 def _from_matrix(given: Array, names: tuple[Any, ...]) -> KnownLabels:
@@ -89,8 +94,3 @@ def _from_matrix(given: Array, names: tuple[Any, ...]) -> KnownLabels:
     targets = np.where(known[:, None], whole, 0).astype(np.int64)
     classes = tuple(names[one] if one < len(names) else one for one in range(given.shape[1]))
     return KnownLabels(targets, known, classes, several=True)
-
-
-def _one_hot(codes: Array, known: Array, classes: list[Any]) -> KnownLabels:
-    targets = (codes[:, None] == np.arange(len(classes))) & known[:, None]
-    return KnownLabels(targets.astype(np.int64), known, tuple(classes), several=False)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.base import clone
 
 from graphcl.answers.evidence import embedding_parts
@@ -24,6 +23,7 @@ from graphcl.answers.labels import known_labels
 from graphcl.answers.learning import learn
 from graphcl.answers.linking import LinkEvaluation, evaluate_links
 from graphcl.answers.predicted import Predictions
+from graphcl.arrays import Array
 from graphcl.errors import GraphError, option
 from graphcl.evaluation.calibration import CalibratedProbe
 from graphcl.evaluation.links import HeldOutEdges, hold_out_edges, pair_codes
@@ -35,7 +35,6 @@ from graphcl.runs.graph import run_tables
 from graphcl.store.columns import Ids
 from graphcl.tabular.build import load_met, load_tables
 
-Array = npt.NDArray[Any]
 LATER = "labels that came later"
 MOST_NEW, MOST_TYPED = 2000, 200  # later nodes that are embedded, each alone; others are not scored
 

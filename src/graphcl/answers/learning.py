@@ -5,15 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from graphcl.answers.evidence import NEAR, SURROUNDINGS, Evidence, gather_evidence
 from graphcl.answers.labels import KnownLabels
+from graphcl.arrays import Array, blocks
 from graphcl.evaluation.calibration import CalibratedProbe, fit_calibrated
 from graphcl.evaluation.regression import NumberProbe, fit_regression
 from graphcl.evaluation.smoothing import Smoothing
 
-Array = npt.NDArray[Any]
 SMOOTHED = "predictions of neighbours"
 _BLOCK = 1 << 16  # nodes that are answered at a time
 
@@ -45,11 +44,6 @@ class Learned:
         own = 1.0 if self.smoothing is None else float(self.smoothing.shares[0])
         return {name: own * one for name, one in self.probe.weights.items()} | {SMOOTHED: 1 - own}
 
-    @property
-    def held_out(self) -> Array:
-        """What is said of each labelled node by a probe that has not seen its label."""
-        return self.probe.held_out
-
     def of_rows(self, rows: Array, *, without: str | None = None) -> Array:
         """Returns the answers for nodes, labelled or not.
 
@@ -58,8 +52,8 @@ class Learned:
             without: a part of what is known of them that is left out; see `Evidence.without`.
         """
         found = []
-        for start in range(0, max(1, len(rows)), _BLOCK):
-            some = rows[start : start + _BLOCK]
+        for block in blocks(max(1, len(rows)), _BLOCK):
+            some = rows[block]
             inputs, near = self.evidence.take(some), None
             if without is not None:
                 inputs = self.evidence.without(without, inputs)

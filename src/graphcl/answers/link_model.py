@@ -28,11 +28,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse
 from numpy.linalg import norm
 from threadpoolctl import threadpool_limits
 
+from graphcl.arrays import Array
 from graphcl.errors import GraphError, counted
 from graphcl.evaluation.links import (
     HeldOutEdges,
@@ -45,7 +45,6 @@ from graphcl.evaluation.nearest import unit_rows
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import Relation
 
-Array = npt.NDArray[Any]
 COLUMNS = ("likeness", "likeness", "degrees", "degrees", "paths", "paths")
 WITHIN = ("cosine", "cosine", "common", "common")  # also known within one type
 # Pairs that are removed at a time, and in all: where a graph has few, several times.

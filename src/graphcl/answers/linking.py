@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import expit
 
 from graphcl.answers.inputs import chosen_rows, embeddings_of, graph_of, ids_of
@@ -22,6 +21,7 @@ from graphcl.answers.pair_scores import (
     RelationScores,
     best_pairs,
 )
+from graphcl.arrays import Array
 from graphcl.errors import GraphError, option, require
 from graphcl.evaluation.links import (
     STRUCTURAL,
@@ -38,7 +38,6 @@ from graphcl.graphs.relation import Relation
 from graphcl.settings import LINKS_BY
 from graphcl.store.columns import rows_of
 
-Array = npt.NDArray[Any]
 # Pairs that the model weighs: the best by each simple score, for a link that is asked for; at least
 # so many of each node, and in all.
 WEIGHED, WEIGHED_OF_NODE, WEIGHED_IN_ALL = 10, 200, 20_000
@@ -192,7 +191,9 @@ def links(
     elif scores is None:
         by = LINKS_BY[1]
         scores = RelationScores.of(z, meant) if meant else CosineScores(z, edges, index)
-    linked = None if edges is None or listed is None else _are_edges(edges, listed, len(ids[0]))
+    linked = None
+    if edges is not None and listed is not None:
+        linked = np.asarray(adjacency(edges, len(ids[0]))[listed[:, 1], listed[:, 0]] > 0)
     listed, values = scores.missing(of, k) if listed is None else (listed, scores.pairs(listed))
     why = scores.why(listed) if by == LINKS_BY[0] else None
     return Links(listed, ids[0][listed[:, 0]], ids[1][listed[:, 1]], values, linked, why, by)
@@ -238,12 +239,6 @@ def _rows_of_pairs(pairs: Any, ids: list[Any]) -> Array:
         raise GraphError("links: pairs must be pairs of ids, [n, 2]")
     ends = [rows_of([pair[end] for pair in given], ids[end], "links", GraphError) for end in (0, 1)]
     return np.stack(ends, axis=1)
-
-
-def _are_edges(relation: Relation, pairs: Array, sources: int) -> Array:
-    """Returns which pairs of a source and a target are edges."""
-    found: Array = adjacency(relation, sources)[pairs[:, 1], pairs[:, 0]] > 0
-    return np.asarray(found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -306,8 +301,7 @@ class ModelScores:
 
     def pairs(self, pairs: Array) -> Array:
         """Returns the chance that pairs ``[n, 2]`` are linked."""
-        chance: Array = expit(self.model.score(self.about.table(pairs)))
-        return chance
+        return np.asarray(expit(self.model.score(self.about.table(pairs))))
 
     def why(self, pairs: Array) -> Array:
         """Returns what speaks for each pair, in words."""

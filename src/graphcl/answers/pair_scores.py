@@ -20,9 +20,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from graphcl.answers.similar import nearest_without
+from graphcl.arrays import Array, blocks
 from graphcl.evaluation.links import (
     adjacency,
     contains,
@@ -34,7 +34,6 @@ from graphcl.evaluation.links import (
 from graphcl.evaluation.nearest import EXACT_ROWS, build_index, unit_rows
 from graphcl.graphs.relation import Relation
 
-Array = npt.NDArray[Any]
 PER_NODE = 50  # nearest nodes in which the links of a large graph are searched
 _BLOCK_PAIRS = 1 << 24  # similarities held at once
 
@@ -70,13 +69,12 @@ class RelationScores:
 
     def pairs(self, pairs: Array) -> Array:
         """Returns the scores of pairs ``[n, 2]``: sources, targets."""
-        found: Array = np.einsum("ij,ij->i", self.left[pairs[:, 0]], self.right[pairs[:, 1]])
-        return found
+        return np.asarray(np.einsum("ij,ij->i", self.left[pairs[:, 0]], self.right[pairs[:, 1]]))
 
     def missing(self, rows: Array | None, k: int) -> tuple[Array, Array]:
         """Returns the k best pairs that are no edges, best first: of each source, or in all."""
-        blocks = _row_blocks(rows, len(self.left), len(self.right))
-        found = (self._best(some, k, once=self.once and rows is None) for some in blocks)
+        each = _row_blocks(rows, len(self.left), len(self.right))
+        found = (self._best(some, k, once=self.once and rows is None) for some in each)
         return best_pairs(found, k, together=rows is None)
 
     def _best(self, some: Array, k: int, *, once: bool) -> tuple[Array, Array]:
@@ -181,12 +179,12 @@ class NeighbourScores:
     def _of_blocks(self, rows: Array | None, k: int) -> Iterator[tuple[Array, Array]]:
         first, second = self._tables
         n, reached = first.shape[0], second.T.tocsr()
-        blocks: Any = rows
+        each: Any = rows
         if rows is None:
             paths = np.cumsum(first @ np.diff(first.indptr))
             cuts = np.searchsorted(paths, np.arange(_BLOCK_PAIRS, paths[-1], _BLOCK_PAIRS))
-            blocks = np.split(np.arange(n), np.unique(cuts))
-        for some in map(np.atleast_1d, blocks):
+            each = np.split(np.arange(n), np.unique(cuts))
+        for some in map(np.atleast_1d, each):
             table = (first[some] @ reached).tocoo()
             edges = first[some].tocoo()
             sources, targets = some[table.coords[0]], table.coords[1].astype(np.int64)
@@ -198,11 +196,10 @@ class NeighbourScores:
 
 
 def _row_blocks(rows: Array | None, sources: int, targets: int) -> Iterator[Array]:
-    """Yields some rows one by one, or all in blocks whose similarities fit in memory."""
+    """Returns some rows one by one, or all in blocks whose similarities fit in memory."""
     every = np.arange(sources) if rows is None else rows
-    block = max(1, _BLOCK_PAIRS // max(1, targets)) if rows is None else 1
-    for start in range(0, len(every), block):
-        yield every[start : start + block]
+    size = max(1, _BLOCK_PAIRS // max(1, targets)) if rows is None else 1
+    return (every[some] for some in blocks(len(every), size))
 
 
 def _best(scores: Array, k: int) -> Array:

@@ -4,18 +4,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from graphcl.answers.labels import KnownLabels
 from graphcl.answers.ranking import Ranking
 from graphcl.answers.reasons import Reason
+from graphcl.arrays import Array
 from graphcl.errors import counted
 from graphcl.evaluation.prediction_error import PredictionError, measure
 from graphcl.evaluation.regression import LEVEL, NumberError, measure_number
 from graphcl.files.records import Answer
 from graphcl.graphs.validation import is_labelled
 
-Array = npt.NDArray[Any]
 OURS = "graphcl"
 BETTER = 0.01  # a rival's headline above ours by so much is worth a word
 
@@ -35,8 +34,35 @@ class RivalScore(Answer):
     error: PredictionError | NumberError
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Estimates(Answer):
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Predicted(Answer):
+    """What is predicted of nodes, and how far to trust it; see `Predictions` and `Estimates`."""
+
+    rows: Array
+    ids: Array
+    error: Any
+    rivals: tuple[RivalScore, ...] = ()
+    evidence: dict[str, float] = field(default_factory=dict)
+    reasons: tuple[Reason, ...] = ()
+    test: Any = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def better(self) -> RivalScore | None:
+        """The plain rival that is better than these, if there is one."""
+        best = max(self.rivals, key=lambda one: one.score, default=None)
+        return best if best is not None and best.score > self.rivals[0].score + BETTER else None
+
+    def why(self) -> dict[str, Any]:
+        """Returns the column of reasons; nothing if none were asked for."""
+        said = [str(one) for one in self.reasons]
+        return {"why": said + [None] * (len(self) - len(said))} if said else {}
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Estimates(Predicted):
     """Predicted numbers, with intervals and their error.
 
     Attributes:
@@ -54,20 +80,10 @@ class Estimates(Answer):
         test: the error on test nodes, whose values were hidden; None if none were.
     """
 
-    rows: Array
-    ids: Array
     values: Array
     low: Array
     high: Array
     given: Array
-    error: NumberError | None
-    rivals: tuple[RivalScore, ...] = ()
-    evidence: dict[str, float] = field(default_factory=dict)
-    reasons: tuple[Reason, ...] = ()
-    test: NumberError | None = None
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
     def title(self) -> str:
         """Returns what is said above the table."""
@@ -84,12 +100,7 @@ class Estimates(Answer):
             values = getattr(self, name).tolist()
             if name != "given" or not np.isnan(values).all():
                 table[name] = [one if np.isfinite(one) else None for one in values]
-        return table | _why(self)
-
-    @property
-    def better(self) -> RivalScore | None:
-        """The plain rival that is better than these, if there is one."""
-        return _better(self.rivals)
+        return table | self.why()
 
     def score(self, truth: KnownLabels) -> NumberError | None:
         """Returns the error on nodes whose number `truth` knows and this does not; None of none."""
@@ -103,8 +114,8 @@ class Estimates(Answer):
         return measure_number(self.values[tested], values, **how)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Predictions(Answer):
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Predictions(Predicted):
     """Predicted labels, with their probabilities and their error.
 
     Attributes:
@@ -129,24 +140,14 @@ class Predictions(Answer):
         reasons: of each node, if they were asked for; of the first 10,000.
     """
 
-    rows: Array
-    ids: Array
     classes: tuple[Any, ...]
     probabilities: Array
     several: bool
     known: Array
-    error: PredictionError | None
     labelled: tuple[int, ...]
     strength: float
     temperature: float
-    test: PredictionError | None = None
-    evidence: dict[str, float] = field(default_factory=dict)
     ranking: Ranking | None = None
-    rivals: tuple[RivalScore, ...] = ()
-    reasons: tuple[Reason, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
     @property
     def labels(self) -> list[Any]:
@@ -154,11 +155,6 @@ class Predictions(Answer):
         if self.several:
             return [self._names(row > 0.5) for row in self.probabilities]
         return [self.classes[best] for best in self._best().tolist()]
-
-    @property
-    def better(self) -> RivalScore | None:
-        """The plain rival that is better than these, if there is one."""
-        return _better(self.rivals)
 
     def _best(self) -> Array:
         """Returns the class of each node; of two, the wanted one from its threshold on."""
@@ -187,7 +183,7 @@ class Predictions(Answer):
             table["given"] = known if self.several else [names and names[0] for names in known]
         for place, name in enumerate(self.classes):
             table[f"p:{name}"] = self.probabilities[:, place]
-        return table | _why(self)
+        return table | self.why()
 
     def counts(self) -> dict[Any, int]:
         """Returns how many of these nodes get each class or label."""
@@ -212,14 +208,3 @@ class Predictions(Answer):
 
     def _names(self, chosen: Array) -> list[Any]:
         return [self.classes[place] for place in np.flatnonzero(chosen)]
-
-
-def _why(found: Predictions | Estimates) -> dict[str, Any]:
-    """Returns the column of reasons; empty if none were asked for."""
-    said = [str(one) for one in found.reasons]
-    return {"why": said + [None] * (len(found) - len(said))} if said else {}
-
-
-def _better(scores: tuple[RivalScore, ...]) -> RivalScore | None:
-    best = max(scores, key=lambda one: one.score, default=None)
-    return best if best is not None and best.score > scores[0].score + BETTER else None

@@ -5,16 +5,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from graphcl.answers.evidence import embedding_parts, is_table, neighbour_means
 from graphcl.answers.inputs import chosen_rows, embeddings_of, graph_of, ids_of
 from graphcl.answers.labels import KnownLabels, known_labels
-from graphcl.answers.learning import Learned, learn
+from graphcl.answers.learning import learn
 from graphcl.answers.predicted import OURS, Estimates, Predictions, RivalScore
 from graphcl.answers.ranking import check_ranking, rank
-from graphcl.answers.reasons import Reason, explain
+from graphcl.answers.reasons import explain
 from graphcl.answers.rivals import Rival, rivals
+from graphcl.arrays import Array
 from graphcl.errors import GraphError, RunError, is_command, option, require
 from graphcl.evaluation.calibration import CalibratedProbe
 from graphcl.evaluation.prediction_error import PredictionError, measure
@@ -22,7 +22,6 @@ from graphcl.evaluation.regression import LEVEL, NumberError, half_width, measur
 from graphcl.graphs.collection import of_labelled_type
 from graphcl.graphs.nodes import Nodes
 
-Array = npt.NDArray[Any]
 NODES = ("unlabelled", "all")
 LEARN = ("all", "train")
 
@@ -208,7 +207,7 @@ def predict_known(
     z: Any,
     ids: Any,
     known: KnownLabels,
-    asked: Asked | None = None,
+    asked: Asked,
     *,
     graph: Any = None,
     parts: Mapping[str, slice] | None = None,
@@ -217,36 +216,107 @@ def predict_known(
 
     Of embeddings in shards, those of the labelled nodes and one block of the others are in memory.
     """
-    asked = asked or Asked()
+    rows, factor = _check(z, ids, known, asked)
+    plain = _rivals(known, graph, ids, asked)
+    rival = next((one for one in plain if one.name == asked.using), None)
+    names = ", ".join(one.name for one in plain) or "none: there are no columns"
+    there = asked.using is None or rival is not None
+    require(there, "predict", option("using"), f"one of {names}", asked.using)
+    learned = learn(z, ids, known, graph=graph, parts=parts, level=asked.level, seed=asked.seed)
+    answers, held, evidence = learned.of_rows(rows), learned.probe.held_out, learned.weights
+    if rival is not None:
+        answers, held, evidence = _by_rival(rival, graph, rows), rival.held_out, {rival.name: 1.0}
+    answers = _reweighted(learned.with_held_out(answers, rows, held), factor)
+    truth = known.targets[learned.labelled]
+    weight: Any = None if factor is None else truth @ factor
+
+    def judge(found: Array, some: Array) -> PredictionError | NumberError:
+        """Measures answers for labelled nodes that were held out, on some of these."""
+        if known.number:
+            return measure_number(found[some], truth[some], level=asked.level)
+        how: Any = {"nodes": int(some.sum()), "weight": None if weight is None else weight[some]}
+        return measure(_reweighted(found[some], factor), truth[some], known.several, **how)
+
+    ours, told, tested = learned.probe.error, _told(learned.probe.held_out), _told(held)
+    if factor is not None and told.any():
+        ours = judge(learned.probe.held_out, told)
+    found: Any = {"error": ours, "evidence": evidence}
+    if rival is not None and tested.any():
+        found["error"] = judge(held, tested)
+    if ours is not None and plain:
+        judged = {one.name: judge(one.held_out, told & _told(one.held_out)) for one in plain}
+        scored = ({OURS: ours} | judged).items()
+        found["rivals"] = tuple(RivalScore(name, one.headline[1], one) for name, one in scored)
+    places = np.zeros(len(rows), np.int64)
+    if known.number:
+        if rival is not None and tested.any():
+            half = half_width(np.abs(truth - held)[tested], asked.level)
+            answers = answers[:, :1] + np.array([0.0, -half, half])
+        found |= dict(zip(("values", "low", "high"), answers.T, strict=True))
+        found["given"] = np.where(known.known, known.targets, np.nan)[rows]
+    else:
+        if known.is_binary:
+            wanted = _wanted(known, asked.wanted)
+            places += wanted
+            if tested.any():
+                found["ranking"] = rank(
+                    _reweighted(held[tested], factor)[:, wanted],
+                    truth[tested, wanted],
+                    known.classes[wanted],
+                    weight=None if weight is None else weight[tested],
+                    precision=asked.precision,
+                    cost=asked.cost,
+                )
+            if isinstance(asked.nodes, str):
+                order = np.argsort(-answers[:, wanted], kind="stable")
+                rows, answers = rows[order], answers[order]
+        if not found.get("ranking"):
+            places = answers.argmax(axis=1)
+        assert isinstance(learned.probe, CalibratedProbe)
+        found |= {
+            "classes": known.classes,
+            "probabilities": answers.astype(np.float32),
+            "several": known.several,
+            "known": np.where(known.known[rows, None], known.targets[rows], -1),
+            "labelled": tuple(known.targets.sum(axis=0).tolist()),
+            "strength": learned.probe.strength,
+            "temperature": learned.probe.temperature,
+        }
+    if asked.why:
+        rests = rival is None
+        why = explain(learned, rows, places, graph=graph, ids=ids, rests=rests)
+        found["reasons"] = tuple(why)
+    return (Estimates if known.number else Predictions)(rows=rows, ids=ids[rows], **found)
+
+
+def _check(z: Any, ids: Any, known: KnownLabels, asked: Asked) -> tuple[Array, Array | None]:
+    """Refuses what cannot be predicted; returns the rows to predict, and factors of the shares."""
     if not known.known.any():
         raise GraphError("predict: no node has a label")
     if isinstance(asked.nodes, str) and asked.nodes == "unlabelled" and known.known.all():
         raise GraphError(
             f"predict: all {len(z):,} nodes have a label; hide some, or ask for all nodes"
         )
-    two = len(known.classes) == 2 and not known.several
     for name in ("wanted", "precision", "cost"):
         given, alone = getattr(asked, name), "left out: there are not two classes"
-        require(two or given is None, "predict", option(name), alone, given)
+        require(known.is_binary or given is None, "predict", option(name), alone, given)
     check_ranking(known.classes, asked.wanted, asked.precision, asked.cost)
     factor = _share_factors(known, asked.shares)
     if not isinstance(asked.nodes, str):
-        rows = chosen_rows(ids, asked.nodes, None, "predict")
-    else:
-        rows = np.arange(len(z)) if asked.nodes == "all" else np.flatnonzero(~known.known)
-    how: Any = {"graph": graph, "parts": parts, "level": asked.level, "seed": asked.seed}
-    plain = _rivals(known, graph, ids, asked)
-    rival = next((one for one in plain if one.name == asked.using), None)
-    names = ", ".join(one.name for one in plain) or "none: there are no columns"
-    there = asked.using is None or rival is not None
-    require(there, "predict", option("using"), f"one of {names}", asked.using)
-    learned = learn(z, ids, known, **how)
-    answers, held, evidence = learned.of_rows(rows), learned.held_out, learned.weights
-    if rival is not None:
-        answers, held, evidence = _by_rival(rival, graph, rows), rival.held_out, {rival.name: 1.0}
-    if known.number:
-        return _estimates(learned, answers, held, plain, rows, ids, graph, asked, evidence)
-    return _predictions(learned, answers, held, plain, rows, ids, graph, asked, evidence, factor)
+        return chosen_rows(ids, asked.nodes, None, "predict"), factor
+    return np.flatnonzero(~known.known | (asked.nodes == "all")), factor
+
+
+def _told(held: Array) -> Array:
+    """Returns which of the labelled nodes were held out once."""
+    return np.asarray(~np.isnan(held.reshape(len(held), -1)).any(axis=1))
+
+
+def _wanted(known: KnownLabels, name: Any) -> int:
+    """Returns the number of the class that is looked for; not named, the rarer one."""
+    if name is not None:
+        return [str(one) for one in known.classes].index(str(name))
+    return int(np.subtract(*known.targets.sum(axis=0)) >= 0)
 
 
 def _check_nodes(nodes: Any) -> None:
@@ -273,131 +343,6 @@ def _by_rival(rival: Rival, graph: Any, rows: Array) -> Array:
     return found if found.ndim == 2 else np.stack([found] * 3, axis=1)
 
 
-def _estimates(
-    learned: Learned,
-    answers: Array,
-    held: Array,
-    plain: list[Rival],
-    rows: Array,
-    ids: Any,
-    graph: Any,
-    asked: Asked,
-    evidence: dict[str, float],
-) -> Estimates:
-    known, labelled = learned.known, learned.labelled
-    truth: Array = known.targets[labelled]
-    apart = np.abs(truth - held)
-    there = ~np.isnan(held)
-    answers = learned.with_held_out(answers, rows, held)
-    error = learned.probe.error
-    if asked.using is not None and there.any():
-        half = half_width(apart[there], asked.level)
-        answers = answers[:, :1] + np.array([0.0, -half, half])
-        error = measure_number(held[there], truth[there], level=asked.level)
-    scores: list[RivalScore] = []
-    ours = learned.probe.error
-    if isinstance(ours, NumberError) and plain:
-        scores.append(RivalScore(OURS, ours.r2, ours))
-        for rival in plain:
-            seen = ~np.isnan(rival.held_out) & ~np.isnan(learned.held_out)
-            own = measure_number(rival.held_out[seen], truth[seen], level=asked.level)
-            scores.append(RivalScore(rival.name, own.r2, own))
-    why: list[Reason] = []
-    if asked.why:
-        places, rests = np.zeros(len(rows), np.int64), asked.using is None
-        why = explain(learned, rows, places, graph=graph, ids=ids, rests=rests)
-    return Estimates(
-        rows=rows,
-        ids=ids[rows],
-        values=answers[:, 0],
-        low=answers[:, 1],
-        high=answers[:, 2],
-        given=np.where(known.known, known.targets, np.nan)[rows],
-        error=error if isinstance(error, NumberError) else None,
-        rivals=tuple(scores),
-        evidence=evidence,
-        reasons=tuple(why),
-    )
-
-
-def _predictions(
-    learned: Learned,
-    answers: Array,
-    held: Array,
-    plain: list[Rival],
-    rows: Array,
-    ids: Any,
-    graph: Any,
-    asked: Asked,
-    evidence: dict[str, float],
-    factor: Array | None,
-) -> Predictions:
-    known, labelled = learned.known, learned.labelled
-    targets, error = known.targets[labelled], learned.probe.error
-    assert isinstance(learned.probe, CalibratedProbe)
-    answers = learned.with_held_out(answers, rows, held)
-    answers, held = _reweighted(answers, factor), _reweighted(held, factor)
-    weight = None if factor is None else targets @ factor
-    there: Array = np.asarray(~np.isnan(held).any(axis=1))
-
-    def judge(found: Array, some: Array) -> PredictionError:
-        count = None if weight is None else weight[some]
-        how: Any = {"nodes": int(some.sum()), "weight": count}
-        return measure(found[some], targets[some], known.several, **how)
-
-    ours, tested = error, np.asarray(~np.isnan(learned.held_out).any(axis=1))
-    if factor is not None and tested.any():
-        error = ours = judge(_reweighted(learned.held_out, factor), tested)
-    if asked.using is not None and there.any():
-        error = judge(held, there)
-    scores: list[RivalScore] = []
-    if isinstance(ours, PredictionError) and plain:
-        scores.append(RivalScore(OURS, ours.headline[1], ours))
-        for rival in plain:
-            some = tested & ~np.isnan(rival.held_out).any(axis=1)
-            own = judge(_reweighted(rival.held_out, factor), some)
-            scores.append(RivalScore(rival.name, own.headline[1], own))
-    ranking, wanted = None, 1
-    if len(known.classes) == 2 and not known.several:
-        counts = known.targets.sum(axis=0)
-        wanted = 0 if counts[0] < counts[1] else 1
-        if asked.wanted is not None:
-            wanted = [str(one) for one in known.classes].index(str(asked.wanted))
-        if there.any():
-            ranking = rank(
-                held[there, wanted],
-                targets[there, wanted],
-                known.classes[wanted],
-                weight=None if weight is None else weight[there],
-                precision=asked.precision,
-                cost=asked.cost,
-            )
-        if isinstance(asked.nodes, str):
-            order = np.argsort(-answers[:, wanted], kind="stable")
-            rows, answers = rows[order], answers[order]
-    found = Predictions(
-        rows=rows,
-        ids=ids[rows],
-        classes=known.classes,
-        probabilities=answers.astype(np.float32),
-        several=known.several,
-        known=np.where(known.known[rows, None], known.targets[rows], -1),
-        error=error if isinstance(error, PredictionError) else None,
-        labelled=tuple(known.targets.sum(axis=0).tolist()),
-        strength=learned.probe.strength,
-        temperature=learned.probe.temperature,
-        evidence=evidence,
-        ranking=ranking,
-        rivals=tuple(scores),
-    )
-    if not asked.why:
-        return found
-    places = np.full(len(rows), wanted) if ranking else answers.argmax(axis=1)
-    rests = asked.using is None
-    why = explain(learned, rows, places, graph=graph, ids=ids, rests=rests)
-    return replace(found, reasons=tuple(why))
-
-
 def _share_factors(known: KnownLabels, shares: Mapping[Any, float] | None) -> Array | None:
     """Returns how many times as frequent each class is among all nodes as among labelled ones."""
     if shares is None:
@@ -410,8 +355,7 @@ def _share_factors(known: KnownLabels, shares: Mapping[Any, float] | None) -> Ar
     classes = classes if exclusive else "left out: there are no classes that exclude each other"
     require(right, "predict", option("shares"), classes, dict(shares))
     there = known.targets.sum(axis=0) / known.known.sum()
-    found: Array = np.array([given[name] for name in names]) / sum(given.values()) / there
-    return found
+    return np.asarray(np.array([given[name] for name in names]) / sum(given.values()) / there)
 
 
 def _reweighted(probability: Array, factor: Array | None) -> Array:
@@ -419,5 +363,4 @@ def _reweighted(probability: Array, factor: Array | None) -> Array:
     if factor is None:
         return probability
     scaled = probability * factor
-    found: Array = scaled / scaled.sum(axis=1, keepdims=True)
-    return found
+    return np.asarray(scaled / scaled.sum(axis=1, keepdims=True))

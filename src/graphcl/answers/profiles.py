@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse
 
+from graphcl.arrays import Array
 from graphcl.tabular.originals import FEATURES, FLAGS, Original
 from graphcl.tabular.preparation import CATEGORY, DATE, NUMBER, TEXT
 
@@ -32,7 +32,6 @@ FEWEST = 5  # nodes that have a value; fewer tell nothing
 WORDS = 5_000
 BLOCK = 1 << 23  # numbers that are compared at a time
 
-Array = npt.NDArray[Any]
 Item = tuple[str, str, str]  # the column, its kind, and what is compared
 # Items, and figures [8, groups, items]: four sides, the effect, its size in standard deviations,
 # the lower end of the 95 % interval of that, and p.

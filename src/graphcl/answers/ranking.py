@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from graphcl.arrays import Array
 from graphcl.errors import GraphError, option, require
 from graphcl.files.records import Answer
 
-Array = npt.NDArray[Any]
 TOP_SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
 LEAST_TOP = 5  # nodes; of fewer, a share says little
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.answers.evidence import (
@@ -24,9 +23,9 @@ from graphcl.answers.evidence import (
     SURROUNDINGS,
 )
 from graphcl.answers.learning import Learned
+from graphcl.arrays import Array
 from graphcl.evaluation.nearest import unit_rows
 
-Array = npt.NDArray[Any]
 MOST_EXPLAINED = 10_000  # nodes; the first ones of a ranking
 NAMED = 3  # columns, and labelled nodes
 _BLOCK = 1024

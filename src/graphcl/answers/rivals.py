@@ -14,7 +14,6 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse
 from sklearn.dummy import DummyClassifier, DummyRegressor
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
@@ -24,9 +23,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, MaxAbsScaler, StandardScaler
 from threadpoolctl import threadpool_limits
 
+from graphcl.arrays import Array
 from graphcl.evaluation.folds import ascending, deal
 
-Array = npt.NDArray[Any]
 _Make = Callable[[Any, Array, int], Any]  # rows, targets and a seed to a model
 MOST_ROWS = 5000  # labelled nodes
 MOST_LABELS = 20  # of several per node; each needs a model of its own

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from graphcl.answers.inputs import chosen_rows, embeddings_of, graph_of, ids_of
+from graphcl.arrays import Array, Floats
 from graphcl.errors import RunError, require
 from graphcl.evaluation.nearest import build_index, empty_index, unit_rows
 from graphcl.files.atomic import whole_file, write_whole
@@ -18,7 +18,6 @@ from graphcl.files.records import Answer
 from graphcl.files.text import read_text
 from graphcl.files.user import seal, user_key
 
-Array = npt.NDArray[Any]
 _BLOCK = 1 << 15  # rows that are compared at a time
 _PAIRS = 1 << 24  # cosines that are held at a time, 64 MB
 
@@ -85,15 +84,11 @@ def find_neighbours(z: Any, ids: Any, rows: Array, k: int, index: Any = None) ->
     if index is None:
         return Neighbours(rows, ids, *_compare_all(z, rows, k))
     nearest, cosines = np.zeros((len(rows), k), np.int64), np.zeros((len(rows), k), np.float32)
-    for place, row in enumerate(rows.tolist()):
-        found = index.search(np.asarray(z[row]), k + 1)
-        keys, near = found.keys.astype(np.int64), 1 - found.distances.astype(np.float32)
-        others = keys != row  # among duplicates, a row may not find itself
-        keys, near = keys[others][:k], near[others][:k]
-        if len(keys) < k:  # an index is a graph, and may not reach all nodes
-            several = _compare_all(z, rows[place : place + 1], k)
-            keys, near = several[0][0], several[1][0]
-        nearest[place], cosines[place] = keys, near
+    for place, row in enumerate(rows[:, None]):
+        near, similar = nearest_without(z, unit_rows(z[row])[0], k, row, index)
+        if len(near) < k:  # an index is a graph, and may not reach all nodes
+            (near,), (similar,) = _compare_all(z, row, k)
+        nearest[place], cosines[place] = near, similar
     return Neighbours(rows, ids, nearest, cosines)
 
 
@@ -140,7 +135,7 @@ def _compare_all(z: Any, rows: Array, k: int) -> tuple[Array, Array]:
 INDEX, ABOUT = "neighbors.usearch", "neighbors.json"
 
 
-def stored_index(run: Path, z: npt.NDArray[np.float32]) -> tuple[Any, str]:
+def stored_index(run: Path, z: Floats) -> tuple[Any, str]:
     """Returns an index over the rows of `z`, and why it was built (empty if it was read).
 
     If the run cannot be written to, the index is kept in memory only.

@@ -77,9 +77,8 @@ def evaluate(
     from graphcl.cli.graphs import note
     from graphcl.devices import resolve_device
     from graphcl.distributed import apart, first_process, from_rank, group, local_device
-    from graphcl.evaluation import score_predictions
     from graphcl.evaluation.failure import majority_sign
-    from graphcl.evaluation.splits import over_splits
+    from graphcl.evaluation.splits import over_splits, score_predictions
     from graphcl.graphs.graph import Graph
     from graphcl.research import summarise
     from graphcl.runs.graph import run_graph

@@ -13,7 +13,8 @@ from graphcl.errors import counted, duration
 from graphcl.settings import LINE_EVERY_SECONDS, PROBE_STEPS
 
 if TYPE_CHECKING:
-    from graphcl.evaluation import MultilabelResult, ProbeResult
+    from graphcl.evaluation.logistic import MultilabelResult
+    from graphcl.evaluation.probe import ProbeResult
     from graphcl.graphs.collection import Labelled
     from graphcl.research import Progress as RunProgress
 
@@ -109,7 +110,7 @@ def probe(
     z: Any, graph: "Labelled", *, steps: int, device: Any
 ) -> "ProbeResult | MultilabelResult":
     """Returns the probe's result and shows its progress on stderr."""
-    from graphcl.evaluation import linear_probe
+    from graphcl.evaluation.probe import linear_probe
 
     with probe_progress(steps) as show:
         return linear_probe(z, graph, steps=steps, device=str(device), on_step=show)

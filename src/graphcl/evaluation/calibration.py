@@ -28,14 +28,14 @@ looks at all labels.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from graphcl.arrays import Array, blocks
 from graphcl.errors import GraphError
 from graphcl.evaluation.folds import Division, Part, ascending, divide
 from graphcl.evaluation.logistic import Fitted, fit_logistic_batch
@@ -51,7 +51,6 @@ from graphcl.evaluation.smoothing import (
     weigh_hops,
 )
 
-Array = npt.NDArray[Any]
 Inputs = Array | Mapping[str, Array]  # embeddings, or several tables of the same nodes by name
 STEPS = 40  # of a regression; more change probabilities by less than 0.002 in the mean
 STRENGTHS = tuple(one for one in WIDE_STRENGTHS if one < 0.2)  # T makes up for weaker penalties
@@ -110,8 +109,7 @@ class HeldOut:
         reached = np.stack([_confidence(scores / one, self.several) for one in _TEMPERATURES])
         levels = (reached.T - chance) / (1 - chance)
         logs = [np.interp(-_LEVELS, -one, np.log(_TEMPERATURES)) for one in levels]
-        temperatures: Array = np.exp(np.array(logs))
-        return temperatures
+        return np.asarray(np.exp(np.array(logs)))
 
     @cached_property
     def losses(self) -> Array:
@@ -179,17 +177,13 @@ class CalibratedProbe:
         Args:
             inputs: rows of the tables that the probe was fitted to, in their order.
         """
-        tables, count = _tables(inputs), len(STRENGTHS)
-        found = []
-        for start in range(0, len(tables[0]), _BLOCK):
-            block = [table[start : start + _BLOCK] for table in tables]
-            scores: Array = np.zeros((len(tables) * count, len(block[0]), self.held_out.shape[1]))
-            for number, fitted in self._fitted.items():
-                own = _scores(fitted, self._prepare[number](block[number]))
-                scores[number * count : (number + 1) * count] = own
+        tables = _tables(inputs)
+        found = [np.zeros((0, self.held_out.shape[1]))]
+        for some in blocks(len(tables[0]), _BLOCK):
+            rows = _prepared(self._prepare, [table[some] for table in tables])
+            scores = _TermScores(self._fitted, rows)
             found.append(average(self._terms, scores, self._log_shares, self.several))
-        wide = self.held_out.shape[1]
-        return np.concatenate([np.zeros((0, wide)), *found]).astype(np.float32)
+        return np.concatenate(found).astype(np.float32)
 
     def smoothing(self, around: Around, targets: Array) -> Smoothing | None:
         """Returns what smooths these probabilities over edges; None if held-out labels forbid it.
@@ -262,11 +256,11 @@ def fit_calibrated(
         held_out[order] = means
         nodes = int((times > 0).sum())
         error = measure(found, held.targets, several, nodes=nodes, folds=division.folds)
-    fitted = {}
-    for number in sorted({term.input for term in terms}):
-        problem = (_tensor(rows[number]), _tensor(targets))
-        how_many: Any = {"softmax": not several, "steps": STEPS}
-        fitted[number] = fit_logistic_batch([problem], STRENGTHS, **how_many)[0]
+    every = [(np.arange(len(targets)), np.zeros(0, np.int64))]
+    fitted = {
+        number: _fit_parts(rows[number], targets, every, several)[0]
+        for number in sorted({term.input for term in terms})
+    }
     best = max(terms, key=lambda term: term.weight)
     total, weights = sum(term.weight for term in terms), dict.fromkeys(labels, 0.0)
     for term in terms:
@@ -317,11 +311,11 @@ def _smooth_folds(
     Every part has probabilities of all nodes, by its regressions and its terms, with the truth of
     its train nodes. Its own share of hops comes from pairs, so none of its labels takes part in it.
     """
-    parts, prepared = division.parts, _Prepared(list(around.tables.values()), prepare)
+    parts, rows = division.parts, _prepared(prepare, list(around.tables.values()))
 
     def hops_of(number: int, train: Array, test: Array, terms: list[Term]) -> Any:
-        log = log_shares(targets[train], several)
-        found = prepared.average([one[number] for one in fits], terms, log, several)
+        log = log_shares(targets[train], several).astype(np.float32)
+        found = average(terms, _TermScores([one[number] for one in fits], rows), log, several)
         found[around.rows[train]] = targets[train]
         return test, hops(around.means, found, around.rows[test]), targets[test]
 
@@ -337,26 +331,25 @@ def _smooth_folds(
     return weigh_hops(outer, several), np.concatenate(found)
 
 
-class _Prepared:
-    """The inputs of all nodes, prepared for the regressions; each at its first use."""
+def _prepared(
+    prepare: list[Callable[[Array], Array]], tables: list[Array]
+) -> Callable[[int], Tensor]:
+    """Returns what returns an input, prepared for the regressions; each at its first use."""
+    return cache(lambda number: _tensor(prepare[number](tables[number])))
 
-    def __init__(self, tables: list[Array], prepare: list[Callable[[Array], Array]]) -> None:
-        self._tables, self._prepare = tables, prepare
-        self._ready: dict[int, Tensor] = {}
 
-    def average(self, fits: list[Fitted], terms: list[Term], log: Array, several: bool) -> Array:
-        """Returns the average of the terms for all nodes, float32 ``[nodes, outputs]``."""
-        total = sum(term.weight for term in terms)
-        found: Array = np.zeros((len(self._tables[0]), len(log)), np.float32)
-        for term in terms:
-            if term.input not in self._ready:
-                table = self._prepare[term.input](self._tables[term.input])
-                self._ready[term.input] = _tensor(table)
-            fitted, which = fits[term.input], term.place % len(STRENGTHS)
-            scores = self._ready[term.input] @ fitted.weight[which] + fitted.bias[which]
-            tempered = _tempered(scores.cpu().numpy(), term.temperature, log.astype(np.float32))
-            found += np.float32(term.weight / total) * _to_probabilities(tempered, several)
-        return found
+@dataclass(frozen=True)
+class _TermScores:
+    """Scores of rows for each place, computed when they are asked for."""
+
+    fits: Any  # of each input
+    rows: Callable[[int], Tensor]  # as `_prepared` returns them
+
+    def __getitem__(self, place: int) -> Array:
+        number, which = divmod(place, len(STRENGTHS))
+        fitted = self.fits[number]
+        scores = self.rows(number) @ fitted.weight[which] + fitted.bias[which]
+        return np.asarray(scores.cpu())
 
 
 def _hold_out(
@@ -416,8 +409,7 @@ def _fit_parts(z: Array, targets: Array, parts: list[Part], several: bool) -> li
 
 
 def _scores(fitted: Fitted, z: Array) -> Array:
-    found: Array = fitted.scores(_tensor(z)).cpu().numpy().astype(np.float64)
-    return found
+    return np.asarray(fitted.scores(_tensor(z)).cpu().numpy().astype(np.float64))
 
 
 def _tensor(values: Array) -> Tensor:
@@ -430,38 +422,32 @@ def log_shares(targets: Array, several: bool) -> Array:
     Half a node is added to each, so that a class without nodes has a finite share.
     """
     there = targets.sum(axis=0) + 0.5
-    found: Array = np.log(there / ((len(targets) + 1 - there) if several else there.sum()))
-    return found
+    return np.asarray(np.log(there / ((len(targets) + 1 - there) if several else there.sum())))
 
 
 def _tempered(scores: Array, temperature: Any, shares: Array) -> Array:
-    found: Array = (scores - shares) / temperature + shares
-    return found
+    return np.asarray((scores - shares) / temperature + shares)
 
 
-def average(terms: list[Term], scores: Array, shares: Array, several: bool) -> Array:
-    """Returns the mean of probabilities by weight; scores are ``[places, rows, outputs]``."""
+def average(terms: list[Term], scores: Any, shares: Array, several: bool) -> Array:
+    """Returns the mean of probabilities by weight; scores are those of each place."""
     total = sum(term.weight for term in terms)
-    found: Array = np.zeros(scores.shape[1:])
-    for term in terms:
-        tempered = _tempered(scores[term.place], term.temperature, shares)
-        found += term.weight / total * _to_probabilities(tempered, several)
-    return found
+    tempered = (_tempered(scores[term.place], term.temperature, shares) for term in terms)
+    each = (_to_probabilities(one, several) for one in tempered)
+    return np.asarray(sum(term.weight / total * one for term, one in zip(terms, each, strict=True)))
 
 
 def _to_probabilities(scores: Array, several: bool) -> Array:
     from scipy.special import expit, softmax
 
-    found: Array = expit(scores) if several else softmax(scores, axis=-1)
-    return found
+    return np.asarray(expit(scores) if several else softmax(scores, axis=-1))
 
 
 def _confidence(scores: Array, several: bool) -> Array:
     """Returns the mean confidence of each table of ``[tables, rows, outputs]``."""
     probability = _to_probabilities(scores, several)
     best = np.maximum(probability, 1 - probability) if several else probability.max(axis=-1)
-    found: Array = best.reshape(len(scores), -1).mean(axis=1)
-    return found
+    return np.asarray(best.reshape(len(scores), -1).mean(axis=1))
 
 
 def _loss(scores: Array, targets: Array, several: bool) -> Array:
@@ -471,5 +457,4 @@ def _loss(scores: Array, targets: Array, several: bool) -> Array:
         right = targets * log_expit(scores) + (1 - targets) * log_expit(-scores)
     else:
         right = targets * log_softmax(scores, axis=-1)
-    found: Array = -right.sum(axis=-1)
-    return found
+    return np.asarray(-right.sum(axis=-1))

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.cluster.vq import kmeans2, vq
 
+from graphcl.arrays import Array
 from graphcl.evaluation.nearest import nearest, unit_rows
 from graphcl.evaluation.unsupervised import by_size, sampled_rows
 from graphcl.seeding import derive
@@ -20,11 +20,8 @@ NEIGHBOURS = 10
 REGIONS = 8
 ROUNDS = 20  # of k-means
 FITTED = 500  # points that its centres are fitted to
-FEW_MOVED = 0.1  # of the rows: then most rows keep their neighbours
 EDGES = (0.0, 0.01, 0.05, 0.1, 0.2, 0.5, 1.0)  # of the histogram of moves
 SHOWN = 10  # nodes that are listed
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -126,21 +123,20 @@ def measure_drift(
     again = np.asarray(embedded)[np.asarray(embedded) < common]
     rows = sampled_rows(common, seed, sample)
     moving = again[sampled_rows(len(again), seed, sample)]
-    far = _moves(old, new, kept, moving)
-    flag = np.zeros(common, bool)
-    flag[again] = True
+    far = _moves(np.asarray(old[kept[moving]]), np.asarray(new[moving]))
     first, second = np.asarray(old[kept[rows]]), np.asarray(new[rows])
     share, k = np.ones(len(rows)), min(NEIGHBOURS, len(rows) - 1)
     if k >= 1:
-        before, cosines = nearest(first, k)
-        share = _shares(before, _nearest_again(before, cosines, first, second))
-    of_again = flag[rows]
+        before, after = (nearest(one, k)[0] for one in (first, second))
+        share = (before[:, :, None] == after[:, None, :]).any(axis=2).mean(axis=1)
+    of_again = np.isin(rows, again)
     order = np.argsort(-far, kind="stable")[:SHOWN]
+    quantiles = np.quantile(far, [0.5, 0.9, 1]).tolist() if len(far) else []
     return Drift(
         common,
         len(again),
         len(rows),
-        _quantiles(far),
+        dict(zip(("median", "p90", "largest"), quantiles, strict=True)) if quantiles else None,
         tuple(np.bincount(np.searchsorted(EDGES, far), minlength=len(EDGES) + 1).tolist()),
         max(k, 0),
         float(share.mean()) if k >= 1 else None,
@@ -150,47 +146,11 @@ def measure_drift(
     )
 
 
-def _moves(old: Any, new: Any, kept: Array, rows: Array) -> Array:
-    """Returns how far rows of the new version are from their old place, in old lengths."""
-    before = np.asarray(old[kept[rows]], np.float64)
-    away = np.linalg.norm(np.asarray(new[rows], np.float64) - before, axis=1)
-    length = np.linalg.norm(before, axis=1)
-    found: Array = np.divide(away, length, out=np.where(away > 0, 1.0, 0.0), where=length > 0)
-    return found
-
-
-def _quantiles(far: Array) -> dict[str, float] | None:
-    if not len(far):
-        return None
-    median, high = np.quantile(far, [0.5, 0.9]).tolist()
-    return {"median": median, "p90": high, "largest": float(far.max())}
-
-
-def _nearest_again(before: Array, cosines: Array, first: Array, second: Array) -> Array:
-    """Returns the nearest rows of each row of `second`, from those of `first`.
-
-    Where few rows moved, most keep their neighbours: those that had no row which moved among them,
-    and to which none has come nearer than the last of them.
-    """
-    moved = (first != second).any(axis=1)
-    if moved.mean() > FEW_MOVED:
-        return nearest(second, before.shape[1])[0]
-    unit = unit_rows(second)
-    again = moved | moved[before].any(axis=1)
-    if moved.any():
-        again |= (unit @ unit[moved].T).max(axis=1) >= cosines[:, -1]
-    found = before.copy()
-    rows = np.flatnonzero(again)
-    similar = unit[rows] @ unit.T
-    similar[np.arange(len(rows)), rows] = -np.inf
-    found[rows] = np.argsort(-similar, axis=1, kind="stable")[:, : before.shape[1]]
-    return found
-
-
-def _shares(first: Array, second: Array) -> Array:
-    """Returns for each row which share of its neighbours is the same in both."""
-    same: Array = (first[:, :, None] == second[:, None, :]).any(axis=2).mean(axis=1)
-    return same
+def _moves(old: Array, new: Array) -> Array:
+    """Returns how far rows are from their old place, in old lengths."""
+    before = old.astype(np.float64)
+    away, length = np.linalg.norm(new - before, axis=1), np.linalg.norm(before, axis=1)
+    return np.asarray(np.divide(away, length, out=np.where(away > 0, 1.0, 0.0), where=length > 0))
 
 
 def _regions(
@@ -213,8 +173,7 @@ def _regions(
     drawn = sampled_rows(len(new), seed, sample)
     nearest_to = (unit_rows(np.asarray(new[drawn])) @ centres.T).argmax(axis=1)
     joined = np.bincount(nearest_to, minlength=len(centres)) * (len(new) / max(1, len(drawn)))
-    length = np.linalg.norm(first, axis=1)
-    far = np.linalg.norm(second - first, axis=1) / np.where(length > 0, length, 1)
+    far = _moves(first, second)
     described = []
     for number, size in enumerate(sizes):
         own = assigned == number

@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from graphcl.arrays import Array
 
 LEAST_NODES = 20  # of fewer nodes nothing is said: chance decides
 LEAST_EPOCHS = 5
@@ -190,7 +191,7 @@ def _mean(score: Any) -> float:
     return float(score["mean"] if isinstance(score, Mapping) else score)
 
 
-def majority_share(y: npt.NDArray[Any]) -> float:
+def majority_share(y: Array) -> float:
     """Returns the best score of one answer for all nodes.
 
     That is the share of the largest class ``[nodes]``, or, for labels ``[nodes, labels]`` of 0 and

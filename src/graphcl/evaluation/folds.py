@@ -12,9 +12,9 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from graphcl.arrays import Array
+
 Part = tuple[Array, Array]  # train nodes, and the test nodes that they score
 FOLDS = 5
 MORE_FOLDS, FEW_NODES = 10, 300  # of so few nodes, each fold's regression needs all it can get
@@ -82,8 +82,7 @@ def ascending(names: Any) -> Array:
     given = np.asarray(names)
     if given.dtype.kind not in "iu":
         given = np.array([str(one) for one in given.tolist()], dtype=object)
-    found: Array = np.argsort(given, kind="stable")
-    return found
+    return np.asarray(np.argsort(given, kind="stable"))
 
 
 def _tells(targets: Array) -> bool:
@@ -94,8 +93,7 @@ def _tells(targets: Array) -> bool:
 def _rarest(targets: Array) -> Array:
     """Returns the rarest label of each node, by which several labels are spread over folds."""
     counts = np.where(targets > 0, targets.sum(axis=0), np.inf)
-    rarest: Array = np.where(targets.any(axis=1), counts.argmin(axis=1), targets.shape[1])
-    return rarest
+    return np.asarray(np.where(targets.any(axis=1), counts.argmin(axis=1), targets.shape[1]))
 
 
 def deal(kinds: Array, folds: int, random: np.random.Generator) -> Array:

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse
 
+from graphcl.arrays import Array, blocks
 from graphcl.errors import GraphError, counted, require
 from graphcl.evaluation.nearest import unit_rows
 from graphcl.graphs.graph import Graph
@@ -25,7 +25,6 @@ from graphcl.graphs.relation import Relation
 from graphcl.graphs.structural import follow_edges
 from graphcl.settings import LINKS_BY
 
-Array = npt.NDArray[Any]
 HITS = (1, 10, 50)
 STRUCTURAL = LINKS_BY[2:]  # scores by the edges alone
 _BLOCK = 1 << 16  # pairs that are scored at a time
@@ -84,7 +83,7 @@ class HeldOutEdges:
 
 
 def hold_out_edges(
-    graph: Graph | Graph,
+    graph: Graph,
     relation: str | None = None,
     *,
     share: float = 0.1,
@@ -214,8 +213,7 @@ def _draw_negatives(
 def contains(codes: Array, wanted: Array) -> Array:
     """Returns which of `wanted` are among the sorted `codes`."""
     place = np.minimum(np.searchsorted(codes, wanted), len(codes) - 1)
-    found: Array = codes[place] == wanted
-    return found
+    return np.asarray(codes[place] == wanted)
 
 
 def rank_edges(positive: Array, negative: Array) -> LinkScores:
@@ -276,28 +274,21 @@ def neighbourhoods(relation: Relation, by: str = "common_neighbours") -> tuple[A
 
 def overlap(first: Any, second: Any, pairs: Array) -> Array:
     """Returns the products of rows of two matrices, for every pair."""
-    blocks = [pairs[start : start + _BLOCK] for start in range(0, len(pairs), _BLOCK)]
-    return np.concatenate(
-        [
-            np.zeros(0),
-            *(np.asarray((first[b[:, 0]] * second[b[:, 1]]).sum(axis=1)).ravel() for b in blocks),
-        ]
-    )
+    found = np.zeros(len(pairs))
+    for some in blocks(len(pairs), _BLOCK):
+        product = first[pairs[some, 0]] * second[pairs[some, 1]]
+        found[some] = np.asarray(product.sum(axis=1)).ravel()
+    return found
 
 
 def cosines(x: Any, pairs: Array) -> Array:
     """Returns the cosine of two rows for every pair; 0 where a row is all 0."""
-    found = []
-    for start in range(0, len(pairs), _BLOCK):
-        block = pairs[start : start + _BLOCK]
-        if scipy.sparse.issparse(x):
-            a, b = x[block[:, 0]], x[block[:, 1]]
-            product = np.asarray((a * b).sum(axis=1)).ravel()
-            lengths = [np.sqrt(np.asarray((one * one).sum(axis=1)).ravel()) for one in (a, b)]
-        else:
-            a, b = (np.asarray(x[block[:, side]], np.float64) for side in (0, 1))
-            product = np.einsum("ij,ij->i", a, b)
-            lengths = [np.linalg.norm(one, axis=1) for one in (a, b)]
-        scale = lengths[0] * lengths[1]
-        found.append(np.divide(product, scale, out=np.zeros(len(block)), where=scale > 0))
-    return np.concatenate(found) if found else np.zeros(0)
+    found = np.zeros(len(pairs))
+    for some in blocks(len(pairs), _BLOCK):
+        a, b = (x[pairs[some, side]].astype(np.float64) for side in (0, 1))
+        product, of_a, of_b = (
+            np.asarray((one * other).sum(axis=1)).ravel() for one, other in ((a, b), (a, a), (b, b))
+        )
+        scale = np.sqrt(of_a) * np.sqrt(of_b)
+        np.divide(product, scale, out=found[some], where=scale > 0)
+    return found

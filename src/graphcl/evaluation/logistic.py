@@ -71,35 +71,27 @@ def fit_logistic_batch(
         steps: number of updates.
     """
     rotated = [_rotate(z) for z, _ in problems]
-    rows, width = max(len(z) for z, _ in problems), max(len(one.variance) for one in rotated)
+    rows, width = max(len(z) for z, _ in problems), max(len(own) for _, own, _, _ in rotated)
     first, outputs = problems[0][0], problems[0][1].shape[1]
     count = len(problems)
     inputs, variance = first.new_zeros(count, rows, width), first.new_zeros(count, width)
     targets, present = first.new_zeros(count, rows, outputs), first.new_zeros(count, rows)
-    for number, (one, (_, y)) in enumerate(zip(rotated, problems, strict=True)):
-        inputs[number, : len(y), : len(one.variance)] = one.inputs
-        variance[number, : len(one.variance)] = one.variance
+    for number, ((turned, own, _, _), (_, y)) in enumerate(zip(rotated, problems, strict=True)):
+        inputs[number, : len(y), : len(own)], variance[number, : len(own)] = turned, own
         targets[number, : len(y)], present[number, : len(y)] = y, 1
     weight, bias = _descend(inputs, targets, present, variance, strengths, softmax, steps)
     fitted = []
-    for number, one in enumerate(rotated):
-        mine = weight[number, : len(one.variance)]  # [width, strengths, outputs]
-        back = torch.einsum("dk,kso->sdo", one.basis, mine)
-        fitted.append(Fitted(back, bias[number, 0] - one.mean @ back))
+    for number, (_, own, basis, mean) in enumerate(rotated):
+        back = torch.einsum("dk,kso->sdo", basis, weight[number, : len(own)])
+        fitted.append(Fitted(back, bias[number, 0] - mean @ back))
     return fitted
 
 
-@dataclass(frozen=True)
-class _Rotated:
-    """Train rows without their mean, in the basis in which their products are diagonal."""
+def _rotate(z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Returns rows without their mean, in the basis in which their products are diagonal.
 
-    inputs: Tensor
-    variance: Tensor  # λ
-    basis: Tensor
-    mean: Tensor
-
-
-def _rotate(z: Tensor) -> _Rotated:
+    With them are these products λ, the basis, and the mean.
+    """
     mean = z.mean(0)
     centred = z - mean
     wide = centred.shape[0] < centred.shape[1]
@@ -109,7 +101,7 @@ def _rotate(z: Tensor) -> _Rotated:
     variance, basis = variance[kept], basis[:, kept]
     if wide:  # from an eigenvector u of ZZᵀ to one of ZᵀZ: Zᵀu / √λ
         basis = centred.T @ basis / variance.sqrt()
-    return _Rotated(centred @ basis, variance, basis, mean)
+    return centred @ basis, variance, basis, mean
 
 
 def _descend(

@@ -7,15 +7,12 @@ used: it finds nearly all of the true neighbours in a small part of the time.
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from graphcl.arrays import Floats, Integers
 from graphcl.errors import MissingExtraError, require
 
 EXACT_ROWS = 20_000
 BLOCK_PAIRS = 1 << 24  # similarities held at once, 64 MB
-
-Floats = npt.NDArray[np.float32]
-Integers = npt.NDArray[np.int64]
 
 
 def unit_rows(z: Any) -> Floats:

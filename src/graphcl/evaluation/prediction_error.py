@@ -1,16 +1,14 @@
 """How often predictions are wrong: accuracy, F1, log loss, and whether probabilities hold."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from graphcl.arrays import Array
 from graphcl.evaluation.failure import majority_share
 from graphcl.evaluation.probe import f1
 from graphcl.files.records import Answer
 
-Array = npt.NDArray[Any]
 BINS = 10
 
 

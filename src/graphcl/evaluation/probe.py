@@ -1,14 +1,14 @@
 """The probe: logistic regression on frozen embeddings, the paper's linear evaluation."""
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
+from graphcl.arrays import Array, blocks
 from graphcl.errors import GraphError
 from graphcl.evaluation.failure import majority_share
 from graphcl.evaluation.logistic import MultilabelResult, multilabel_probe
@@ -21,7 +21,7 @@ from graphcl.graphs.collection import (
     of_labelled_type,
 )
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.interchange import to_numpy
+from graphcl.graphs.interchange import embedding_table
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.validation import is_labelled, node_fields
 from graphcl.seeding import derive
@@ -33,8 +33,6 @@ CROSS_VALIDATION = "cross-validation"
 REDRAWN = 5
 REDRAWN_NODES = 4000  # train and validation nodes; with more, one split is reliable enough
 STRENGTHS = tuple(10.0 ** (k / 2) for k in range(-8, 5))  # C from 1e-4 to 1e2, in half decades
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, repr=False)
@@ -82,86 +80,51 @@ def is_cross_validated(graph: Labelled, y: Array) -> bool:
     153 are 15 to learn from, and say little of what all 153 can do. A split that is given is used.
     """
     alone = not isinstance(graph, GraphCollection) and not (graph.has_split or graph.split_gap)
-    return alone and len(_labelled(y)) < FEW_LABELS
+    return alone and int(is_labelled(y).sum()) < FEW_LABELS
 
 
-def _labelled(y: Array) -> Array:
-    """Returns the nodes with a class, or whose several labels are known."""
-    return np.flatnonzero(y >= 0 if y.ndim == 1 else (y >= 0).all(axis=1))
-
-
-def cross_validate_labels(z: Array, y: Array, seed: int = 0) -> MultilabelResult:
-    """Returns the scores of `graphcl.predict`'s cross-validation of several labels per node."""
-    labelled = _labelled(y)
-    probe, error = _cross_validated(z, labelled, y[labelled].astype(np.int64), True, seed)
-    return MultilabelResult(
-        micro_f1=error.micro_f1,
-        macro_f1=error.macro_f1,
-        accuracy=error.accuracy,
-        val_micro_f1=error.micro_f1,
-        strength=1 / (probe.strength * len(labelled)),
-        strengths=(),
-        steps=0,
-        optimiser="",
-        split=CROSS_VALIDATION,
-        nodes=(len(labelled), 0, error.nodes),
-        majority=error.majority,
-        folds=error.folds,
-    )
-
-
-def _cross_validated(
-    z: Array, labelled: Array, targets: Array, several: bool, seed: int
-) -> tuple[Any, Any]:
-    """Returns the probe of the labelled nodes, and its error on those that were held out."""
-    from graphcl.evaluation.calibration import fit_calibrated
-
-    options: Any = {"several": several, "seed": abs(seed), "standard": standardiser(z)}
-    probe = fit_calibrated(z[labelled], targets, **options)
-    if probe.error is None:
-        few = " to hold some out" if several else ": two classes need two each"
-        raise GraphError(f"probe: too few labelled nodes{few}")
-    return probe, probe.error
-
-
-def cross_validate(z: Array, y: Array, seed: int = 0) -> tuple[ProbeResult, Array]:
+def cross_validate(
+    z: Array, y: Array, seed: int = 0
+) -> tuple[ProbeResult | MultilabelResult, Array]:
     """Returns the scores of `graphcl.predict`'s cross-validation, and the held-out classes.
 
     Args:
         z: embeddings of all nodes.
-        y: classes, −1 where there is none.
+        y: classes, −1 where there is none; or several labels per node.
         seed: decides the folds.
 
     Returns:
         The scores, and for every node the class that it had when it was held out; −1 if it never
-        was, as the only node of a class is not.
+        was, as the only node of a class is not. Several labels have no such class.
     """
-    from sklearn.metrics import roc_auc_score
+    from graphcl.evaluation.calibration import fit_calibrated
 
-    labelled = _labelled(y)
-    classes, codes = np.unique(y[labelled], return_inverse=True)
-    if len(classes) < 2:
+    check_embeddings(z)
+    labelled, several, held = np.flatnonzero(is_labelled(y)), y.ndim == 2, np.full(len(y), -1)
+    classes, codes = (np.zeros(0), None) if several else np.unique(y[labelled], return_inverse=True)
+    if not several and len(classes) < 2:
         raise GraphError("probe: the labelled nodes hold fewer than two classes")
-    targets = (codes[:, None] == np.arange(len(classes))).astype(np.int64)
-    probe, error = _cross_validated(z, labelled, targets, False, seed)
+    targets = y[labelled] if codes is None else codes[:, None] == np.arange(len(classes))
+    how: Any = {"several": several, "seed": abs(seed), "standard": standardiser(z)}
+    probe = fit_calibrated(z[labelled], targets.astype(np.int64), **how)
+    error = probe.error
+    if error is None:
+        few = " to hold some out" if several else ": two classes need two each"
+        raise GraphError(f"probe: too few labelled nodes{few}")
+    found: Any = {name: getattr(error, name) for name in ("accuracy", "micro_f1", "macro_f1")}
+    found |= {"split": CROSS_VALIDATION, "nodes": (len(labelled), 0, error.nodes)}
+    found |= {"folds": error.folds, "majority": error.majority}
+    if codes is None:
+        strength = 1 / (probe.strength * len(labelled))
+        tried: Any = {"strength": strength, "strengths": (), "steps": 0, "optimiser": ""}
+        return MultilabelResult(val_micro_f1=error.micro_f1, **found, **tried), held
     there = ~np.isnan(probe.held_out).any(axis=1)
-    held, truth = probe.held_out[there], codes[there]
-    area = float(roc_auc_score(truth, held[:, 1])) if len(classes) == 2 else None
-    found = np.full(len(y), -1)
-    found[labelled[there]] = classes[held.argmax(axis=1)]
-    result = ProbeResult(
-        accuracy=error.accuracy,
-        micro_f1=error.micro_f1,
-        macro_f1=error.macro_f1,
-        val_accuracy=error.accuracy,
-        strength=probe.strength,
-        split=CROSS_VALIDATION,
-        nodes=(len(labelled), 0, error.nodes),
-        majority=majority_share(truth),
-        roc_auc=area,
-        folds=error.folds,
-    )
-    return result, found
+    guess, truth = probe.held_out[there], codes[there]
+    found["majority"] = majority_share(truth)
+    held[labelled[there]] = classes[guess.argmax(axis=1)]
+    area = _roc_auc(guess[:, 1], truth) if len(classes) == 2 else None
+    found |= {"strength": probe.strength, "roc_auc": area}
+    return ProbeResult(val_accuracy=error.accuracy, **found), held
 
 
 def linear_probe(
@@ -211,23 +174,15 @@ def linear_probe(
     if not isinstance(graph, Labelled) and is_foreign(graph):
         graph = as_graph(graph)
     z, graph = of_labelled_type(z, graph, "probe")
-    z = _table(z)
+    z = embedding_table(z, "probe")
     if not isinstance(graph, Labelled):
         graph = Nodes(**node_fields("node", {"num_nodes": len(z), "y": graph}))
-    if z.ndim != 2 or len(z) != graph.num_nodes:
-        raise GraphError(f"probe: embeddings {z.shape} for a graph of {graph.num_nodes} nodes")
-    if z.shape[1] == 0:
-        raise GraphError("probe: the embeddings have no columns")
-    if z.dtype.kind not in "biuf":
-        raise GraphError(f"probe: embeddings must be numbers; got dtype {z.dtype}")
-    y = graph.y
+    z, y = embedding_table(z, "probe", graph.num_nodes), graph.y
     if y is None:
         raise GraphError("probe: the graph has no labels")
     require_classes(y, "probe")
     if is_cross_validated(graph, y):
-        check_embeddings(z)
-        several = y.ndim == 2
-        return cross_validate_labels(z, y, seed) if several else cross_validate(z, y, seed)[0]
+        return cross_validate(z, y, seed)[0]
     train, val, test = scored_split(graph, y, seed)
     alone = not isinstance(graph, GraphCollection) and not graph.has_split
     split = "random" if alone else "given"
@@ -243,33 +198,38 @@ def linear_probe(
     if len(np.unique(y[train])) < 2:
         raise GraphError("probe: the training nodes hold fewer than two classes")
     check_embeddings(z)
-    z_train, z_val = z[train], z[val]
-    strength = best_strength(np.concatenate([z_train, z_val]), y[train], y[val])
-    standard = standardiser(z_train)
-    best = fit_logistic(standard(z_train), y[train], strength)
-    val_accuracy = float((best.predict(standard(z_val)) == y[val]).mean())
-    rows = standard(z[test])
+    strength = best_strength(z[np.concatenate([train, val])], y[train], y[val])
+    standard, best = fit_probe(z[train], y[train], strength)
+    val_accuracy = float((best.predict(standard(z[val])) == y[val]).mean())
+    rows, classes, area = standard(z[test]), np.unique(y[train]), None
     predicted = best.predict(rows)
+    # Test nodes that lack one of two classes have no ROC-AUC.
+    if len(classes) == 2 and np.array_equal(np.unique(y[test]), classes):
+        area = _roc_auc(best.decision_function(rows), y[test] == classes[1])
+    accuracy = float((predicted == y[test]).mean())
     return ProbeResult(
-        accuracy=float((predicted == y[test]).mean()),
-        micro_f1=float((predicted == y[test]).mean()),
+        accuracy=accuracy,
+        micro_f1=accuracy,
         macro_f1=f1(y[test], predicted),
         val_accuracy=val_accuracy,
         strength=strength,
         split=split,
         nodes=(len(train), len(val), len(test)),
         majority=majority_share(y[test]),
-        roc_auc=_roc_auc(best, np.unique(y[train]), rows, y[test]),
+        roc_auc=area,
     )
 
 
-def _roc_auc(probe: Any, known: Array, rows: Array, y: Array) -> float | None:
-    """Returns the ROC-AUC of a probe of two classes; None where test nodes lack one of them."""
+def _roc_auc(scores: Array, truth: Array) -> float:
     from sklearn.metrics import roc_auc_score
 
-    if len(known) != 2 or not np.array_equal(np.unique(y), known):
-        return None
-    return float(roc_auc_score(y == known[1], probe.decision_function(rows)))
+    return float(roc_auc_score(truth, scores))
+
+
+def fit_probe(z: Array, y: Array, strength: float) -> tuple[Callable[[Array], Array], Any]:
+    """Returns what standardises embeddings by the rows `z`, and the regression of these rows."""
+    standard = standardiser(z)
+    return standard, fit_logistic(standard(z), y, strength)
 
 
 def transfer_probe(z: Any, graph: Graph, others: Sequence[Any], seed: int = 0) -> list[float]:
@@ -298,30 +258,11 @@ def transfer_probe(z: Any, graph: Graph, others: Sequence[Any], seed: int = 0) -
             f"probe: embeddings do not fit {graph.name} and its {len(test)} test nodes"
         )
     check_embeddings(z)
-    standard, y = standardiser(z[train]), graph.y
-    strength = best_strength(np.concatenate([z[train], z[val]]), y[train], y[val])
-    probe = fit_logistic(standard(z[train]), y[train], strength)
-    return [
-        float((probe.predict(standard(np.asarray(rows))) == y[test]).mean())
-        for rows in (z[test], *others)
-    ]
-
-
-def _table(z: Any) -> Array:
-    """Returns embeddings as one array, from an array, a list of tables or a list of rows."""
-    if not isinstance(z, list | tuple):
-        return to_numpy(z, "probe: embeddings")
-    parts = [to_numpy(part, "probe: embeddings") for part in z]
-    if not parts:
-        raise GraphError("probe: the list of embeddings is empty")
-    first = parts[0].shape
-    for place, part in enumerate(parts):
-        if part.ndim not in (1, 2) or part.ndim != len(first) or part.shape[-1] != first[-1]:
-            raise GraphError(
-                f"probe: entry {place} of the list of embeddings has shape {part.shape}, "
-                f"the first {first}; pass tables of one width, or rows"
-            )
-    return np.stack(parts) if len(first) == 1 else np.concatenate(parts)
+    y = graph.y
+    strength = best_strength(z[np.concatenate([train, val])], y[train], y[val])
+    standard, probe = fit_probe(z[train], y[train], strength)
+    every = (standard(np.asarray(rows)) for rows in (z[test], *others))
+    return [float((probe.predict(rows) == y[test]).mean()) for rows in every]
 
 
 def fit_logistic(z: Array, y: Array, strength: float, start: Any = None) -> Any:
@@ -335,6 +276,14 @@ def fit_logistic(z: Array, y: Array, strength: float, start: Any = None) -> Any:
         # The weakest penalties may not converge, but they overfit and validation rejects them.
         warnings.simplefilter("ignore", ConvergenceWarning)
         return start.set_params(C=strength).fit(z, y)
+
+
+def logistic_path(z: Array, y: Array, strengths: Iterable[float]) -> Iterator[Any]:
+    """Yields one regression, fitted again for each strength, from where the last one ended."""
+    classifier = None
+    for strength in strengths:
+        classifier = fit_logistic(z, y, strength, classifier)
+        yield classifier
 
 
 def best_strength(z: Array, y_train: Array, y_val: Array) -> float:
@@ -353,10 +302,8 @@ def best_strength(z: Array, y_train: Array, y_val: Array) -> float:
     with threadpool_limits(1):  # the products are too small for threads
         for train in splits:
             rows = within_span(z[train], standardiser(z[train]))(z)
-            classifier = None
-            for number, strength in enumerate(STRENGTHS):
-                classifier = fit_logistic(rows[train], y[train], strength, classifier)
-                accuracy[number] += (classifier.predict(rows[~train]) == y[~train]).mean()
+            path = logistic_path(rows[train], y[train], STRENGTHS)
+            accuracy += [(one.predict(rows[~train]) == y[~train]).mean() for one in path]
     best: float = STRENGTHS[int(accuracy.argmax())]  # on a tie the strongest penalty
     return best
 
@@ -444,9 +391,8 @@ def check_embeddings(z: Array) -> None:
 
 
 def _blocks(z: Array) -> Iterator[Array]:
-    """Yields blocks of rows; a table in shards reads each when it comes."""
-    for start in range(0, len(z), _BLOCK_ROWS):
-        yield z[start : start + _BLOCK_ROWS]
+    """Returns blocks of rows; a table in shards reads each when it comes."""
+    return (z[some] for some in blocks(len(z), _BLOCK_ROWS))
 
 
 def scored_split(

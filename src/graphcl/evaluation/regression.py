@@ -30,16 +30,15 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
+from graphcl.arrays import Array, blocks
 from graphcl.errors import require
 from graphcl.evaluation.folds import ascending
 from graphcl.evaluation.probe import check_embeddings, standardiser, within_span
 from graphcl.files.records import Answer
 from graphcl.graphs.validation import as_numbers
 
-Array = npt.NDArray[Any]
 _Seen = tuple[
     Array, Array
 ]  # nodes, and their held-out predictions [inputs, strengths, nodes, scales]
@@ -121,8 +120,7 @@ class NumberProbe:
         value: Array = np.zeros(len(next(iter(inputs.values()))))
         every = zip(self._terms, self._ridges, self._prepare, inputs.values(), strict=True)
         for weights, ridge, prepare, table in every:
-            for start in range(0, len(value) if weights.any() else 0, _BLOCK):
-                block = slice(start, start + _BLOCK)
+            for block in blocks(len(value) if weights.any() else 0, _BLOCK):
                 value[block] += self._scale.mean(ridge.predict(prepare(table[block])), weights)
         log = self.logarithmic > 0.5 and bool(np.isfinite(self._width))
         middle = self._scale.there(value, log)

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from graphcl.arrays import Array
+
 HOPS = 3
 STRENGTHS = (0.0, 0.2, 0.4, 0.6, 0.8)
 PRIOR = np.array([0.8, 0.05, 0.05, 0.05, 0.05])  # labels that say little leave it at 0
@@ -71,8 +71,7 @@ def weigh_hops(each: list[tuple[Array, Array, Array]], several: bool) -> Array:
     loss = loss.sum(axis=-1) if several else loss
     total = loss @ (1 / times[node])  # a node counts once, however often it was held out
     weight = PRIOR * np.exp(total.min() - total)
-    shares: Array = (weight / weight.sum()) @ _SHARES
-    return shares
+    return np.asarray((weight / weight.sum()) @ _SHARES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,5 +97,4 @@ class Smoothing:
 
     def smooth(self, probability: Array, around: Array) -> Array:
         """Returns probabilities of nodes, smoothed; `around` are the means of their neighbours."""
-        found: Array = (self.shares[0] * probability + around).astype(np.float32)
-        return found
+        return np.asarray((self.shares[0] * probability + around).astype(np.float32))

@@ -14,11 +14,11 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
+from graphcl.arrays import Array, Integers
 from graphcl.errors import GraphError
 from graphcl.evaluation.failure import majority_share
 from graphcl.evaluation.logistic import (
@@ -28,13 +28,13 @@ from graphcl.evaluation.logistic import (
 )
 from graphcl.evaluation.probe import (
     STRENGTHS,
-    Array,
     PredictionResult,
     check_embeddings,
     cross_validate,
     f1,
-    fit_logistic,
+    fit_probe,
     is_cross_validated,
+    logistic_path,
     node_split,
     redraw,
     scored_split,
@@ -42,6 +42,7 @@ from graphcl.evaluation.probe import (
 )
 from graphcl.graphs.collection import GraphCollection, Labelled
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.interchange import embedding_table
 from graphcl.graphs.validation import is_labelled
 from graphcl.settings import PROBE_STEPS
 
@@ -103,11 +104,9 @@ def compare_probe(z: Any, graph: Graph, *, device: torch.device) -> Comparison:
     Raises:
         GraphError: there are no labels, a split lacks nodes, or the embeddings do not fit.
     """
-    z = np.asarray(z)
     if graph.y is None:
         raise GraphError(f"{graph.name}: has no labels to score by")
-    if z.ndim != 2 or len(z) != graph.num_nodes or z.shape[1] == 0:
-        raise GraphError(f"probe: embeddings {z.shape} for a graph of {graph.num_nodes} nodes")
+    z = embedding_table(z, "probe", graph.num_nodes)
     kind, parts = comparison_splits(graph)
     check_embeddings(z)
 
@@ -124,20 +123,21 @@ def compare_probe(z: Any, graph: Graph, *, device: torch.device) -> Comparison:
     results = []
     for (_, val, test), standard, one in zip(parts, standards, fitted, strict=True):
         on_val = [
-            _measure(scores, targets[val], metric).score
+            _measure(scores, targets[val], metric)[0]
             for scores in one.scores(rows(val, standard)).cpu().numpy()
         ]
         chosen = int(np.argmax(on_val))  # the strongest penalty on a tie
         scores = (rows(test, standard) @ one.weight[chosen] + one.bias[chosen]).cpu().numpy()
-        results.append((_measure(scores, targets[test], metric), on_val[chosen]))
+        results.append((*_measure(scores, targets[test], metric), on_val[chosen]))
     train, val, test = parts[0]
+    scored, accuracy, micro, on_validation = zip(*results, strict=True)
     return Comparison(
         metric=metric,
-        score=fmean(found.score for found, _ in results),
-        split_scores=tuple(found.score for found, _ in results),
-        val_score=fmean(found for _, found in results),
-        accuracy=fmean(found.accuracy for found, _ in results),
-        micro_f1=fmean(found.micro_f1 for found, _ in results),
+        score=fmean(scored),
+        split_scores=scored,
+        val_score=fmean(on_validation),
+        accuracy=fmean(accuracy),
+        micro_f1=fmean(micro),
         split=kind,
         splits=len(parts),
         nodes=(len(train), len(val), len(test)),
@@ -187,7 +187,7 @@ def metric_of(y: Array) -> str:
     return ROC_AUC if len(np.unique(y[y >= 0])) == 2 else ACCURACY
 
 
-def _targets(graph: Graph) -> tuple[npt.NDArray[np.int64], str]:
+def _targets(graph: Graph) -> tuple[Integers, str]:
     """Returns 0/1 columns per node, and the metric; two classes are one column."""
     y = graph.y
     assert y is not None
@@ -202,25 +202,18 @@ def _targets(graph: Graph) -> tuple[npt.NDArray[np.int64], str]:
     return (y[:, None] == classes).astype(np.int64), metric
 
 
-@dataclass(frozen=True)
-class _Measured:
-    score: float
-    accuracy: float
-    micro_f1: float
-
-
-def _measure(scores: Array, targets: Array, metric: str) -> _Measured:
-    """Returns the scores of one regression on some nodes, ``[nodes, outputs]``."""
+def _measure(scores: Array, targets: Array, metric: str) -> tuple[float, float, float]:
+    """Returns the metric, the accuracy and the micro-F1 of scores ``[nodes, outputs]``."""
     if metric == ACCURACY:
         right = float((scores.argmax(1) == targets.argmax(1)).mean())
-        return _Measured(right, right, right)
+        return right, right, right
     given = scores > 0
     accuracy = float((given == targets).mean())
     if metric == ROC_AUC:
-        return _Measured(mean_auc(scores, targets), accuracy, accuracy)
+        return mean_auc(scores, targets), accuracy, accuracy
     hits = 2 * (given & (targets > 0)).sum()
     micro = float(hits / max(1, given.sum() + targets.sum()))
-    return _Measured(mean_auc(scores, targets), accuracy, micro)
+    return mean_auc(scores, targets), accuracy, micro
 
 
 def mean_auc(scores: Array, targets: Array) -> float:
@@ -299,19 +292,16 @@ def validation_score(
 
 
 def _best_score(z: Array, y: Array, train: Array) -> float:
-    best, classifier, metric = 0.0, None, metric_of(y)
+    found, metric = [0.0], metric_of(y)
     z = standardiser(z[train])(z)  # as the probe: by the rows that it learns from
-    for strength in STRENGTHS:
-        # With some 20 training nodes per class, a weaker penalty than C = 1 is never the best.
-        if strength <= 1:
-            classifier = fit_logistic(z[train], y[train], strength, classifier)
-            if metric == ROC_AUC:
-                scores = classifier.decision_function(z[~train])[:, None]
-                found = mean_auc(scores, (y[~train] == classifier.classes_[1])[:, None])
-            else:
-                found = float((classifier.predict(z[~train]) == y[~train]).mean())
-            best = max(best, found)
-    return best
+    # With some 20 training nodes per class, a weaker penalty than C = 1 is never the best.
+    for classifier in logistic_path(z[train], y[train], [one for one in STRENGTHS if one <= 1]):
+        if metric == ROC_AUC:
+            scores = classifier.decision_function(z[~train])[:, None]
+            found.append(mean_auc(scores, (y[~train] == classifier.classes_[1])[:, None]))
+        else:
+            found.append(float((classifier.predict(z[~train]) == y[~train]).mean()))
+    return max(found)
 
 
 def score_predictions(
@@ -354,8 +344,8 @@ class Confusion:
         counts: ``[classes, classes]``; rows are true classes, columns predicted ones.
     """
 
-    classes: npt.NDArray[np.int64]
-    counts: npt.NDArray[np.int64]
+    classes: Integers
+    counts: Integers
 
     @property
     def accuracy(self) -> float:
@@ -382,7 +372,7 @@ def probe_confusion(z: Any, graph: Labelled, *, strength: float, seed: int = 0) 
     else:
         train, _, test = scored_split(graph, y, seed, owner="confusion")
         check_embeddings(z)
-        standard = standardiser(z[train])
-        predicted = fit_logistic(standard(z[train]), y[train], strength).predict(standard(z[test]))
+        standard, probe = fit_probe(z[train], y[train], strength)
+        predicted = probe.predict(standard(z[test]))
     classes = np.unique(np.concatenate([y[test], predicted]))
     return Confusion(classes, confusion_matrix(y[test], predicted, labels=classes))

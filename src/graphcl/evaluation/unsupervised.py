@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from graphcl.arrays import Array
 from graphcl.errors import GraphError
 from graphcl.evaluation.nearest import unit_rows
 from graphcl.seeding import derive
 
 SAMPLE = 5_000  # rows of a sample, of which all pairs are compared
-
-Array = npt.NDArray[Any]
 
 
 def alignment(h_1: Any, h_2: Any) -> float:
@@ -153,8 +151,7 @@ def by_size(assigned: Array) -> Array:
     """Returns groups numbered by their size, the largest first; −1, which is none, stays."""
     sizes = np.bincount(assigned[assigned >= 0])
     rank = np.append(np.argsort(np.argsort(-sizes, kind="stable")), -1)
-    ranked: Array = rank[assigned]
-    return ranked
+    return np.asarray(rank[assigned])
 
 
 def silhouette(z: Any, labels: Any, *, seed: int = 0, sample: int = SAMPLE) -> float:

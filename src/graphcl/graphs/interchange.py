@@ -46,6 +46,33 @@ def to_numpy(value: Any, what: str) -> npt.NDArray[Any]:
         raise GraphError(f"{what}: not a rectangular array ({error})") from error
 
 
+def embedding_table(z: Any, owner: str, num_nodes: int | None = None) -> npt.NDArray[Any]:
+    """Returns embeddings as one array, from an array, a list of tables or a list of rows.
+
+    Raises:
+        GraphError: they are not numbers ``[num_nodes, dim]``, finite or not.
+    """
+    if isinstance(z, list | tuple):
+        parts = [to_numpy(part, f"{owner}: embeddings") for part in z]
+        if not parts:
+            raise GraphError(f"{owner}: the list of embeddings is empty")
+        first = parts[0].shape
+        for place, part in enumerate(parts):
+            if part.ndim not in (1, 2) or part.ndim != len(first) or part.shape[-1] != first[-1]:
+                raise GraphError(
+                    f"{owner}: entry {place} of the list of embeddings has shape {part.shape}, "
+                    f"the first {first}; pass tables of one width, or rows"
+                )
+        z = np.stack(parts) if len(first) == 1 else np.concatenate(parts)
+    found = to_numpy(z, f"{owner}: embeddings")
+    if found.ndim != 2 or found.shape[1] == 0 or found.dtype.kind not in "biuf":
+        what = f"{found.dtype} {found.shape}"
+        raise GraphError(f"{owner}: embeddings must be numbers [nodes, dim]; got {what}")
+    if num_nodes is not None and num_nodes != len(found):
+        raise GraphError(f"{owner}: embeddings {found.shape} for a graph of {num_nodes} nodes")
+    return found
+
+
 def is_sparse(value: Any) -> bool:
     """Returns whether `value` is a sparse SciPy matrix or a sparse tensor."""
     if is_tensor(value):

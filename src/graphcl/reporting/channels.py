@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from graphcl.arrays import Array
 from graphcl.graphs.nodes import Nodes
 from graphcl.runs.nodes import SPLITS
 from graphcl.tabular.originals import FEATURES, FLAGS, LABEL, Original
@@ -21,7 +21,6 @@ SINGLE_FEATURES = 24  # features that are columns of their own; of more, a node'
 LARGEST = 5
 MOST_TEXT = 160  # characters of a cell
 
-Array = npt.NDArray[Any]
 DAMAGED = (KeyError, TypeError, ValueError, AttributeError, IndexError)  # or of another version
 
 
@@ -55,7 +54,7 @@ def read_ranking(
         known = np.flatnonzero(rows >= 0)
         columns = []
         for key, name, kind, unit in _predicted(table, about):
-            values = np.full(len(ids), np.nan if kind == NUMBER else None, dtype=_DTYPES[kind])
+            values: Array = np.full(len(ids), np.nan if kind == NUMBER else None)
             cells = [table[key][row] for row in known.tolist()]
             if kind == NUMBER:
                 cells = (np.array(cells, np.float64) * (100 if unit else 1)).tolist()
@@ -67,9 +66,6 @@ def read_ranking(
         return Ranking(rows[known][np.argsort(-first, kind="stable")], tuple(columns))
     except DAMAGED:
         return None
-
-
-_DTYPES = {NUMBER: np.float64, CATEGORY: object, TEXT: object}
 
 
 def _text(cell: Any) -> str | None:

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse
 import torch
 from scipy.sparse.csgraph import connected_components
 
 from graphcl.answers.grouping import cluster
 from graphcl.answers.inputs import shards_of_run
+from graphcl.arrays import Array
 from graphcl.errors import GraphCLError, GraphError, RunError, option, require
 from graphcl.estimator.fitted import Fitted
-from graphcl.evaluation import linear_probe
 from graphcl.evaluation.nearest import EXACT_ROWS, nearest
+from graphcl.evaluation.probe import linear_probe
 from graphcl.evaluation.splits import Confusion, probe_confusion
 from graphcl.evaluation.unsupervised import (
     Agreement,
@@ -35,7 +35,6 @@ from graphcl.evaluation.unsupervised import (
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
-from graphcl.partitioned.embeddings import ShardedEmbeddings
 from graphcl.reporting.channels import Ranking, read_ranking
 from graphcl.reporting.projection import NEIGHBOURS, principal, project, usable_method
 from graphcl.runs import files as runs
@@ -53,7 +52,6 @@ SCORED_NODES = 200_000  # labelled nodes that the probe sees at most
 LEFT_OUT = "What is measured on edges is left out: it needs the whole graph in memory."
 INDEX_DIMENSIONS = 64  # principal components in which a large map searches neighbours
 
-Array = npt.NDArray[Any]
 AnyGraph = Graph | GraphCollection
 
 _log = logging.getLogger(__name__)
@@ -120,10 +118,6 @@ class Sharded:
         scored: rows of the labelled nodes that the probe sees, ascending.
     """
 
-    z: ShardedEmbeddings
-    nodes: Nodes
-    scored: Array
-
     def __init__(self, run: Path, embeddings: Path, graph: Any, *, seed: int) -> None:
         """Opens and checks both.
 
@@ -135,8 +129,7 @@ class Sharded:
         why = f"the store in parts that {option('embeddings')} are of"
         require(given is not None, "report", option("graph"), why, graph)
         self.z, self.nodes = shards_of_run(run, embeddings, given, "report")
-        self._path = Path(str(given))
-        self._parts = read_store(self._path)
+        self._path = str(given)
         y = self.nodes.classes
         labelled = np.zeros(0, np.int64) if y is None else np.flatnonzero(y >= 0)
         self.scored = labelled[sampled_rows(len(labelled), seed, SCORED_NODES)]
@@ -154,16 +147,20 @@ class Sharded:
 
         `labelled` is a graph of the labels of the scored nodes, or None.
         """
-        facts = GraphFacts.plain(self._parts, str(self._path))
+        facts = GraphFacts.plain(read_store(Path(self._path)), self._path)
         of_others = ("effective_rank", "mean_cosine", "probe", "probe_skipped", "warnings")
         kept = {key: value for key, value in result.items() if key not in of_others}
-        kept |= {"graph": asdict(facts), "probe": None, "probe_skipped": "no node has a label"}
-        if labelled is not None:
-            try:
-                kept["probe"] = asdict(linear_probe(self.z[self.scored], labelled))
-            except GraphError as error:
-                kept["probe_skipped"] = str(error)
-        return kept
+        scores = probe_scores(self.z[self.scored], labelled, "no node has a label")
+        return kept | scores | {"graph": asdict(facts)}
+
+
+def probe_scores(z: Array, labelled: Any, why: str) -> dict[str, Any]:
+    """Returns the scores of the probe as a result has them; or why not, if there are no labels."""
+    try:
+        probe = None if labelled is None else asdict(linear_probe(z, labelled))
+        return {"probe": probe, "probe_skipped": why if probe is None else None}
+    except GraphError as error:
+        return {"probe": None, "probe_skipped": str(error)}
 
 
 def gather(

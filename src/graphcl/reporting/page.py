@@ -16,38 +16,18 @@ import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from graphcl.errors import GraphError, RunError, option, require
-from graphcl.evaluation import linear_probe
+from graphcl.arrays import Array
+from graphcl.errors import RunError, option, require
 from graphcl.files.atomic import check_new_file, write_whole
 from graphcl.graphs.graph import Graph
 from graphcl.reporting.channels import all_columns
-from graphcl.reporting.contents import AnyGraph, Contents, Sharded, gather
-from graphcl.reporting.sections import (
-    MADE,
-    answer_sections,
-    asset,
-    bars,
-    card,
-    facts_table,
-    graph_section,
-    headline,
-    lead,
-    list_section,
-    paragraphs,
-    probe_section,
-    table,
-    tile_list,
-    training_section,
-    unsupervised_section,
-    warnings_box,
-)
+from graphcl.reporting.contents import AnyGraph, Contents, Sharded, gather, probe_scores
+from graphcl.reporting.sections import asset, fill, part, report
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import type_folder
 from graphcl.runs.results import GraphFacts
@@ -60,8 +40,6 @@ COLUMN_BYTES = 4_000_000  # of the user's columns
 FEW = 20_000  # nodes, of which numbers have all digits
 SKEW = 20  # a number whose largest is so many times its median is skewed
 NEIGHBOURS_SHOWN = (10, 8, 6, 4, 3)  # per node; tried in turn until the page is small enough
-
-Array = npt.NDArray[Any]
 
 
 def render(contents: Contents) -> str:
@@ -177,86 +155,27 @@ def _neighbours(contents: Contents, order: Any, k: int) -> dict[str, Any]:
 def _page(
     contents: Contents, columns: Sequence[Original], data: dict[str, Any], left: list[str]
 ) -> str:
-    script = "\n".join(asset(name) for name in ("data.js", "scatter.js", "list.js", "map.js"))
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    notes = [*contents.notes]
+    script, notes = joined_scripts("data.js", "scatter.js", "list.js", "map.js"), contents.notes
     if left:
-        notes.append(f"The page would be too large with all columns; without: {', '.join(left)}.")
-    said = "".join(f"<p>{escape(note)}</p>" for note in notes)
-    versions = contents.result.get("versions", {})
-    made_with = ", ".join(f"{name} {number}" for name, number in versions.items())
-    sections = (
-        warnings_box(contents),
-        list_section(contents, columns),
-        answer_sections(contents.answers),
-        map_section(contents),
-        MADE,
-        f'<div class="notes" role="note">{said}</div>' if said else "",
-        graph_section(contents),
-        training_section(contents),
-        probe_section(contents),
-        unsupervised_section(contents),
-    )
-    title = contents.title or contents.name
-    return document(
-        contents.title or f"GraphCL: {title}",
-        title,
-        f'{lead(contents)}<div class="note">{paragraphs(contents.note)}</div>{headline(contents)}',
-        "".join(sections),
-        footer=f"Seed {contents.result.get('seed', '?')}. {made_with}. ",
-        policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
-        scripts=f'<script type="application/json" id="data">{script_json(data)}</script>'
-        f"<script>{script}</script>",
-    )
-
-
-def document(
-    title: str,
-    heading: str,
-    head: str,
-    body: str,
-    *,
-    footer: str = "",
-    policy: str = "default-src 'none'; style-src 'unsafe-inline'",
-    scripts: str = "",
-) -> str:
-    """Returns a whole page; `head`, `body` and `scripts` are markup, all else is escaped."""
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{asset('report.css')}</style></head><body><main>"
-        f"<header><h1>{escape(heading)}</h1>{head}</header>{body}"
-        f"<footer>{escape(footer)}This page is one file and makes no connection.</footer></main>"
-        f"{scripts}</body></html>\n"
-    )
+        without = f"The page would be too large with all columns; without: {', '.join(left)}."
+        notes = [*notes, without]
+    how: Any = {"digest": script_digest(script), "script": script, "data": script_json(data)}
+    return report(contents, columns, notes=notes, **how)
 
 
 def map_section(contents: Contents) -> str:
     """Returns the markup of the map, which the script fills."""
-    shown = len(contents.points.rows)
-    method = {"umap": "UMAP", "pca": "their first two principal components"}[contents.points.method]
-    return f"""<section class="card" aria-labelledby="map-title">
-<h2 id="map-title">Map</h2>
-<p class="hint">{shown:,} nodes placed by {method}: nodes near each other are alike, in their
-columns and surroundings; long distances mean little. Drag to move, scroll or pinch to zoom, click a
-node for all that is known of it.</p>
-<div class="controls"><label>Colour by <select id="colour"></select></label>
-<form id="search" role="search"><label>Find id
-<input id="find" autocomplete="off" spellcheck="false"></label></form>
-<span id="missing" class="hint" role="status"></span></div>
-<div class="stage"><div><div id="map">
-<canvas id="points" tabindex="0" role="img" aria-label="Map of {shown:,} nodes. Arrow keys move,
-plus and minus zoom, 0 shows all, Enter chooses the node nearest to the centre."></canvas>
-<canvas id="marks" aria-hidden="true"></canvas><div id="tip" hidden></div>
-<div id="zoomers"><button id="closer" type="button" aria-label="Zoom in">+</button>
-<button id="wider" type="button" aria-label="Zoom out">−</button>
-<button id="whole" type="button" aria-label="Show all">⤢</button></div></div>
-<div id="legend" role="group" aria-label="Legend; press an entry to show it alone"></div></div>
-<div id="chosen" aria-live="polite"></div></div>
-<template id="invitation"><h3>No node chosen</h3><p class="hint">Click a point, or type an id.
-Keys on the map: arrows move, + and − zoom, 0 shows all, Enter chooses, Esc clears.</p></template>
-<noscript><p>The map needs JavaScript; the rest of this page does not.</p></noscript></section>"""
+    return part("map", len(contents.points.rows), contents.points.method)
+
+
+def joined_scripts(*names: str) -> str:
+    """Returns scripts of the pages as one."""
+    return "\n".join(asset(name) for name in names)
+
+
+def script_digest(script: str) -> str:
+    """Returns by what a page's policy knows its own script."""
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def pack(values: Array) -> dict[str, Any]:
@@ -283,8 +202,7 @@ def quantised(coordinates: Array) -> Array:
     low, high = coordinates.min(axis=0), coordinates.max(axis=0)
     side = float((high - low).max())
     centred = (coordinates - (low + high) / 2) / (side if side > 0 else 1) + 0.5
-    grid: Array = np.round(np.clip(centred, 0, 1) * 65535).astype(np.uint16)
-    return grid
+    return np.asarray(np.round(np.clip(centred, 0, 1) * 65535).astype(np.uint16))
 
 
 def morton_order(grid: Array) -> Array:
@@ -321,53 +239,8 @@ def drift_page(about: Mapping[str, Any], drift: Mapping[str, Any]) -> str:
         drift: what `Drift.to_json` returned.
     """
     name = f"{about.get('run', 'run')}, version {about['version']}"
-    shown = [("nodes", f"{about['nodes']:,}"), ("embedded again", f"{about['embedded']:,}")]
-    if drift["moved"] is not None:
-        shown.append(("median move", f"{100 * drift['moved']['median']:.1f} %"))
-    if drift["kept"] is not None:
-        shown.append(("neighbours kept", f"{100 * drift['kept']:.1f} %"))
-    return document(
-        f"GraphCL drift: {name}",
-        name,
-        f"{_lead(about)}{tile_list(shown)}",
-        f"{_moves(drift)}{_regions(drift)}{_changes(about)}",
-    )
-
-
-def _lead(about: Mapping[str, Any]) -> str:
-    since = f"What changed since version {about['from']}"
-    how = "the model was trained on, and its space turned to the old one"
-    if not about.get("retrained"):
-        how = "the model is the same; nodes with changed surroundings were embedded again"
-    return f'<p class="lead">{escape(f"{since}: {how}.")}</p>'
-
-
-def _moves(drift: Mapping[str, Any]) -> str:
-    """Returns how far nodes moved, and which moved farthest."""
-    if drift["moved"] is None:
-        return card("How far nodes moved", "<p>No known node was embedded again.</p>")
-    edges, counts = drift["histogram"]["up_to"], drift["histogram"]["nodes"]
-    names = ["not at all", *(f"up to {100 * one:g} %" for one in edges[1:-1]), "more"]
-    drawn = bars(list(zip(names, counts, strict=True)), label="Nodes by how far they moved")
-    farthest = facts_table(
-        (str(one["id"]), f"{100 * one['moved']:.1f} %", "") for one in drift["farthest"]
-    )
-    hint = (
-        '<p class="hint">The distance between the new and the old embedding of a node, divided by '
-        f"the length of the old one, of {sum(counts):,} nodes that were embedded again.</p>"
-    )
-    return card(
-        "How far nodes moved",
-        f'{hint}<div class="two"><figure><h3>Nodes by move</h3>{drawn}</figure>'
-        f"<div><h3>Farthest</h3>{farthest}</div></div>",
-    )
-
-
-def _regions(drift: Mapping[str, Any]) -> str:
-    """Returns a table of the regions: how many were embedded again, moved, kept, joined."""
-    if not drift["regions"]:
-        return ""
-    rows = [
+    edges = drift["histogram"]["up_to"]
+    regions = [
         {
             "region": str(number),
             "nodes": f"{one['nodes']:,}",
@@ -379,26 +252,16 @@ def _regions(drift: Mapping[str, Any]) -> str:
         }
         for number, one in enumerate(drift["regions"], 1)
     ]
-    hint = (
-        f'<p class="hint">Regions are clusters of the old embeddings of {drift["measured"]:,} '
-        f"nodes. Neighbours are the {drift['neighbours']} nearest of them by cosine.</p>"
+    return fill(
+        "drift.html",
+        title=f"GraphCL drift: {name}",
+        heading=name,
+        digest="",
+        about=about,
+        drift=drift,
+        moves=["not at all", *(f"up to {100 * one:g} %" for one in edges[1:-1]), "more"],
+        regions=regions,
     )
-    return card("Which regions changed", f"{hint}{table(rows)}")
-
-
-def _changes(about: Mapping[str, Any]) -> str:
-    """Returns what changed in the graph, and how long the update took."""
-    counts = about["changes"]
-    facts = [
-        ("New nodes", f"{counts['new_nodes']:,}", ""),
-        ("Removed nodes", f"{counts['removed_nodes']:,}", ""),
-        ("Nodes with other features", f"{counts['changed_nodes']:,}", ""),
-        ("Edges", f"{counts['edges_after']:,}", f"before: {counts['edges_before']:,}"),
-    ]
-    if about.get("retrained"):
-        facts.append(("More epochs", f"{about['retrained']['epochs']:,}", ""))
-    facts += [(f"Seconds: {key}", f"{value:.2f}", "") for key, value in about["seconds"].items()]
-    return card("The graph", facts_table(facts))
 
 
 @dataclass(frozen=True)
@@ -451,20 +314,15 @@ def write_page(
 
 def _measured(run: Path, graph: AnyGraph, node_type: str | None) -> dict[str, Any]:
     """Returns what `graphcl train` would have kept as `result.json`, as far as it is known."""
-    result: dict[str, Any] = {
+    metrics, z = runs.read_metrics(run), runs.read_embeddings(type_folder(run, node_type))
+    judged = graph.nodes[node_type] if isinstance(graph, Graph) and node_type else graph
+    scores = probe_scores(z, None if judged.y is None else judged, "the graph has no labels")
+    if scores["probe"] is not None and node_type:
+        scores["probe"] = {"type": node_type, **scores["probe"]}
+    return {
         "graph": asdict(GraphFacts.of(graph, graph.name)),
-        "probe": None,
-        "probe_skipped": "the graph has no labels",
         "seed": runs.read_config(run).seed,
         "versions": versions(),
+        **({"train_seconds": metrics[-1]["seconds"]} if metrics else {}),
+        **scores,
     }
-    metrics = runs.read_metrics(run)
-    result |= {"train_seconds": metrics[-1]["seconds"]} if metrics else {}
-    judged = graph.nodes[node_type] if isinstance(graph, Graph) and node_type else graph
-    if judged.y is not None:
-        try:
-            scores = asdict(linear_probe(runs.read_embeddings(type_folder(run, node_type)), judged))
-            result["probe"] = ({"type": node_type} if node_type else {}) | scores
-        except GraphError as error:
-            result["probe_skipped"] = str(error)
-    return result

@@ -9,8 +9,8 @@ import warnings
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from graphcl.arrays import Floats, Integers
 from graphcl.errors import MissingExtraError, option, require
 from graphcl.evaluation.nearest import unit_rows
 from graphcl.seeding import derive
@@ -20,8 +20,6 @@ NEIGHBOURS = 15
 FEWEST = 8  # points that UMAP needs
 MIN_DISTANCE = 0.25  # UMAP's default is 0.1; more space lets users see and click inside clusters
 
-Floats = npt.NDArray[np.float32]
-Integers = npt.NDArray[np.int64]
 
 _log = logging.getLogger(__name__)
 

@@ -16,9 +16,9 @@ import torch
 from graphcl.datasets import CATALOGUE, load_dataset
 from graphcl.devices import device_name, peak_memory_bytes, reset_peak_memory
 from graphcl.errors import GraphError, ParameterError, TrainingError, suggestion
-from graphcl.evaluation import linear_probe, score_predictions
 from graphcl.evaluation.failure import majority_sign
-from graphcl.evaluation.splits import over_splits
+from graphcl.evaluation.probe import linear_probe
+from graphcl.evaluation.splits import over_splits, score_predictions
 from graphcl.evaluation.unsupervised import effective_rank, mean_cosine
 from graphcl.graphs.collection import Labelled, labelled_nodes
 from graphcl.graphs.conversion import offsets

@@ -12,10 +12,10 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import numpy as np
-import numpy.typing as npt
 
+from graphcl.arrays import Array
 from graphcl.errors import GraphCLError, MissingExtraError
-from graphcl.serving.middleware import COOKIE, LOGIN, Counts, Gate, as_json, ticket
+from graphcl.serving.middleware import COOKIE, LOGIN, Counts, Gate, as_json, error_response, ticket
 from graphcl.serving.pages import ADDRESSES, PageMaker, description_page, open_api
 from graphcl.serving.requests import ARROW, Asked, AskedError, Bounds, read_asked
 from graphcl.serving.run import NotYetError, ServedRun, UnknownError
@@ -88,11 +88,13 @@ def build_app(
 
 async def _http_error(_: Request, error: HTTPException) -> Response:
     said = {404: "no such address; /docs has them all", 405: "this address has another method"}
-    return _error(error.status_code, said.get(error.status_code, "the request makes no sense"))
+    return error_response(
+        error.status_code, said.get(error.status_code, "the request makes no sense")
+    )
 
 
 async def _bug(_: Request, __: Exception) -> Response:
-    return _error(500, "the service failed; its log says more")
+    return error_response(500, "the service failed; its log says more")
 
 
 class _Pieces(Response):
@@ -120,7 +122,7 @@ class _Pieces(Response):
                     await send({"type": "http.response.body", **piece})
                     await asyncio.sleep(0)  # others have their turn, and who has left is noticed
         except AskedError as error:
-            await _error(error.status, str(error))(scope, receive, send)
+            await error_response(error.status, str(error))(scope, receive, send)
 
 
 class _Flight:
@@ -152,16 +154,10 @@ class _Flight:
             self._held -= mine
 
 
-def _error(status: int, message: str) -> Response:
-    headers = {"retry-after": "1"} if status in (429, 503) else None
-    body = as_json({"error": message})
-    return Response(body, status, headers, media_type="application/json")
-
-
 def _refusal(error: GraphCLError) -> Response:
     statuses: dict[type, int] = {UnknownError: 404, NotYetError: 503}
     status = getattr(error, "status", statuses.get(type(error), 400))
-    return _error(status, str(error))
+    return error_response(status, str(error))
 
 
 class _Service:
@@ -242,7 +238,7 @@ class _Service:
             finally:
                 body.clear()  # also where nobody waits any more, and no thread has begun
 
-    def _vectors(self, asked: Asked) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
+    def _vectors(self, asked: Asked) -> tuple[Array, Array | None]:
         """Returns the embeddings that are asked about, and their rows unless they are new."""
         if asked.new is not None:
             z = self._served.embed_new(asked.new)
@@ -302,19 +298,15 @@ class _Service:
             found = self._served.predict(np.asarray(rows), why=asked.why)
         listed = [_with_id(name, one) for name, one in zip(names, found, strict=True)]
         columns: Columns = {"id": names}
-        if found and "value" in found[0]:
-            columns |= {name: [one[name] for one in found] for name in ("value", "low", "high")}
-        elif found and "label" in found[0]:
-            labels = [one["label"] for one in found]
-            whole = all(isinstance(one, int) for one in labels)
-            columns["label"] = labels if whole else [str(one) for one in labels]
-            columns["probability"] = [one["probability"] for one in found]
-        else:
-            columns["labels"] = [one["labels"] for one in found]
-        for name in found[0].get("probabilities", ()):
-            columns[f"probability of {name}"] = [one["probabilities"][name] for one in found]
-        if asked.why:
-            columns["why"] = [one["why"]["text"] for one in found]
+        for key in found[0]:
+            values = [one[key] for one in found]
+            if key == "probabilities":
+                each = {f"probability of {name}": name for name in values[0]}
+                columns |= {key: [one[name] for one in values] for key, name in each.items()}
+            else:
+                columns[key] = [one["text"] for one in values] if key == "why" else values
+        if not all(isinstance(one, int) for one in columns.get("label", ())):
+            columns["label"] = [str(one) for one in columns["label"]]
         return {"nodes": listed}, columns
 
     def links(self, asked: Asked) -> Answer:
@@ -370,8 +362,8 @@ class _Service:
     async def live_page(self, _: Request) -> Response:
         """Answers ``/``: the map, once it is drawn."""
         if self._page is None:
-            return _error(404, "the service was started without a map")
-        drawn = self._page.result()
+            return error_response(404, "the service was started without a map")
+        drawn = self._page.drawn
         if drawn is None:
             response = _html(WAIT.encode(), PAGE_POLICY, status=503)
             response.headers["retry-after"] = "2"
@@ -381,14 +373,14 @@ class _Service:
     async def login(self, request: Request) -> Response:
         """Answers ``/login``: gives a browser that knows the token a cookie."""
         if not self._logins.acquire(blocking=False):
-            return _error(503, "too many requests are waiting")
+            return error_response(503, "too many requests are waiting")
         try:
             body = await _body(request, LOGIN_BYTES)
             fields = parse_qs(body.decode("latin-1"), max_num_fields=2)
         except AskedError as error:
-            return _error(error.status, str(error))
+            return error_response(error.status, str(error))
         except ValueError:
-            return _error(400, "give the token, and nothing else")
+            return error_response(400, "give the token, and nothing else")
         finally:
             self._logins.release()
         given = fields.get("token", [""])[0]

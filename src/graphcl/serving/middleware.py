@@ -22,6 +22,13 @@ from graphcl.errors import MissingExtraError
 from graphcl.serving.requests import Bounds
 from graphcl.version import package_version
 
+try:
+    import h11
+    from starlette.responses import Response
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+except ImportError as error:
+    raise MissingExtraError("graphcl serve", "serve") from error
+
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -141,6 +148,10 @@ class Gate:
             return
         began, status, started = time.perf_counter(), 500, False
 
+        async def refuse(code: int, message: str) -> None:
+            if not started:
+                await error_response(code, message)(scope, receive, noted)
+
         async def noted(message: Message) -> None:
             nonlocal status, started
             if message["type"] == "http.response.start":
@@ -153,23 +164,20 @@ class Gate:
             refusal = self._refusal(scope)
             if refusal is not None:
                 ask = LOGIN if refusal[0] == 401 and scope["path"] == "/" else ""
-                await answer_error(noted, *refusal, page=ask)
+                await error_response(*refusal, page=ask)(scope, receive, noted)
                 return
             try:
                 async with asyncio.timeout(self._bounds.seconds):
                     await self._inner(scope, receive, noted)
             except TimeoutError:
-                if not started:
-                    await answer_error(noted, 503, "this took too long; ask for less, or later")
+                await refuse(503, "this took too long; ask for less, or later")
             except asyncio.CancelledError:  # the service is told to stop, and has waited
-                if not started:
-                    await answer_error(noted, 503, "the service is stopping")
+                await refuse(503, "the service is stopping")
             except Exception as error:
                 # The one place where any error may end: a client never sees a traceback.
                 what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
                 print(f"serve: bug: {what}", file=sys.stderr, flush=True)
-                if not started:
-                    await answer_error(noted, 500, "the service failed; its log says more")
+                await refuse(500, "the service failed; its log says more")
         finally:
             self._counts.under_way -= 1
             self._counts.note(scope["path"], status, time.perf_counter() - began)
@@ -228,32 +236,26 @@ _HEADERS = [
 ]
 
 
+_OF_STATUS = {
+    401: {"www-authenticate": "Bearer"},
+    411: {"connection": "close"},  # the rest is not read
+    429: {"retry-after": "1"},
+    503: {"retry-after": "1"},
+}
+
+
 def as_json(value: Any) -> bytes:
     """Returns JSON that any text can be in; a number that is not finite is a bug."""
     return json.dumps(value, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
-async def answer_error(send: Send, status: int, message: str, page: str = "") -> None:
-    """Sends an error as JSON, or as a page."""
-    body, kind = as_json({"error": message}), b"application/json"
+def error_response(status: int, message: str, page: str = "") -> Response:
+    """Returns an error as JSON, or as a page."""
+    headers = _OF_STATUS.get(status)
     if page:
-        body, kind = page.encode(), b"text/html; charset=utf-8"
-    headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body))]
-    if status in (429, 503):
-        headers.append((b"retry-after", b"1"))
-    if status == 411:  # the rest is not read
-        headers.append((b"connection", b"close"))
-    if status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+        return Response(page, status, headers, media_type="text/html")
+    return Response(as_json({"error": message}), status, headers, media_type="application/json")
 
-
-try:
-    import h11
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-except ImportError as error:
-    raise MissingExtraError("graphcl serve", "serve") from error
 
 HEAD_SECONDS = 10  # until the head of a request must be there, from the last answer on
 HEAD_BYTES = 1 << 13

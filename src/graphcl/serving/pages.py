@@ -3,22 +3,25 @@
 The live page is the report's map, with a form that embeds a new node and shows its place.
 """
 
-import base64
 import gc
-import hashlib
 import json
 import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from html import escape
 from importlib import resources
 from typing import Any
 
 from graphcl.errors import GraphCLError
 from graphcl.reporting.contents import Contents, gather
-from graphcl.reporting.page import map_data, map_section, script_json
+from graphcl.reporting.page import (
+    joined_scripts,
+    map_data,
+    map_section,
+    script_digest,
+    script_json,
+)
 from graphcl.reporting.sections import asset
 from graphcl.serving.requests import ARROW, JSON, Bounds
 from graphcl.serving.run import ServedRun
@@ -267,13 +270,8 @@ def description_page(about: dict[str, Any], name: str) -> str:
 class LivePage:
     """A page and the policy that it is sent with."""
 
-    html: str
+    body: bytes
     policy: str
-
-    @cached_property
-    def body(self) -> bytes:
-        """The page as it is sent; all who read it share it."""
-        return self.html.encode("utf-8", "replace")
 
 
 class PageMaker:
@@ -282,31 +280,24 @@ class PageMaker:
     Args:
         served: the run.
         layout: ``pca`` or ``umap``.
+
+    Attributes:
+        drawn: the page; None while it is being drawn, and if it could not be.
+        thread: draws it.
     """
 
     def __init__(self, served: ServedRun, *, layout: str = "pca") -> None:
         self._served, self._layout = served, layout
-        self._drawn: LivePage | None = None
-        self._thread = threading.Thread(target=self._draw, name="map", daemon=True)
-        self._thread.start()
-
-    def result(self) -> LivePage | None:
-        """Returns the page, or None while it is being drawn."""
-        return self._drawn
-
-    def wait(self) -> LivePage | None:
-        """Waits for the page; None if it could not be drawn."""
-        self._thread.join()
-        return self._drawn
+        self.drawn: LivePage | None = None
+        self.thread = threading.Thread(target=self._draw, name="map", daemon=True)
+        self.thread.start()
 
     def _draw(self) -> None:
         try:
-            why = "the map needs none"
             served = self._served
-            contents = gather(
-                served.path, None, method=self._layout, why=why, node_type=served.node_type
-            )
-            self._drawn = live_page(contents, self._served)
+            how: Any = {"method": self._layout, "why": "the map needs none"}
+            contents = gather(served.path, None, node_type=served.node_type, **how)
+            self.drawn = live_page(contents, served)
             gc.freeze()  # the libraries that drew it stay: no request waits for garbage among them
         except GraphCLError as error:
             print(f"serve: no map: {error}", file=sys.stderr, flush=True)
@@ -315,11 +306,10 @@ class PageMaker:
 def live_page(contents: Contents, served: ServedRun) -> LivePage:
     """Returns the page of a run; its script may ask this service and nobody else."""
     own = (resources.files("graphcl.serving") / "assets" / "live.js").read_text(encoding="utf-8")
-    script = "\n".join([*(asset(name) for name in ("data.js", "scatter.js", "map.js")), own])
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    script = "\n".join([joined_scripts("data.js", "scatter.js", "map.js"), own])
     policy = (
-        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
-        "connect-src 'self'"
+        "default-src 'none'; style-src 'unsafe-inline'; "
+        f"script-src 'sha256-{script_digest(script)}'; connect-src 'self'"
     )
     data = map_data(contents, NEIGHBOURS)
     features, title = served.num_features, escape(f"GraphCL: {served.name}")
@@ -342,7 +332,7 @@ def live_page(contents: Contents, served: ServedRun) -> LivePage:
         f'<script type="application/json" id="data">{script_json(data)}</script>'
         f"<script>{script}</script></body></html>\n"
     )
-    return LivePage(html, policy)
+    return LivePage(html.encode("utf-8", "replace"), policy)
 
 
 _STYLE = """

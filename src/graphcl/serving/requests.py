@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from graphcl.arrays import Array
 from graphcl.errors import GraphError, MissingExtraError, suggestion
 
 try:
@@ -31,7 +31,6 @@ PAUSE = 1e-8  # seconds for each byte
 _LARGE = threading.Lock()
 AT_ONCE = 1 << 16  # bytes of JSON that are read by Python's own reader
 OF_A_NODE = ("features", "columns", "neighbors", "weights")
-Array = npt.NDArray[Any]
 Prepare = Callable[[Sequence[Mapping[str, Any]]], Array]
 
 

@@ -2,14 +2,13 @@
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from graphcl.answers.evidence import embedding_parts
 from graphcl.answers.labels import KnownLabels, known_labels
@@ -18,6 +17,7 @@ from graphcl.answers.linking import ModelScores
 from graphcl.answers.pair_scores import CosineScores
 from graphcl.answers.reasons import explain
 from graphcl.answers.similar import nearest_without, stored_index
+from graphcl.arrays import Array
 from graphcl.errors import GraphError, RunError
 from graphcl.estimator import GraphCL
 from graphcl.estimator.live import Live, NoSuchNodeError
@@ -33,7 +33,6 @@ from graphcl.serving.requests import New
 from graphcl.tabular.preparation import read_preparation
 from graphcl.tabular.rows import prepare_rows
 
-Array = npt.NDArray[Any]
 MOST_LABELLED = 10_000  # nodes that labels are learned from; of more, a sample
 LEARNING_SECONDS = 2.0  # that the first requests wait for the labels to be learned
 
@@ -44,6 +43,42 @@ class UnknownError(GraphError):
 
 class NotYetError(GraphError):
     """The answer is being prepared; ask again in a moment."""
+
+
+class _Learner:
+    """Learns something in a thread when somebody first asks for it: that may take minutes.
+
+    Args:
+        learn: learns it.
+        what: is learned, for messages.
+    """
+
+    def __init__(self, learn: Callable[[], Any], what: str) -> None:
+        self._learn, self._what, self._begins = learn, what, threading.Lock()
+        self.done: Future[Any] = Future()
+        self._until = 0.0
+
+    def result(self) -> Any:
+        """Returns what was learned; the first ones who ask wait a little for it.
+
+        Raises:
+            NotYetError: it is still being learned.
+        """
+        with self._begins:
+            if not self._until:
+                self._until = time.monotonic() + LEARNING_SECONDS
+                threading.Thread(target=self._run, name="learning", daemon=True).start()
+        try:
+            # Once it is known to take long nobody waits: those who do hold the threads that answer.
+            return self.done.result(max(0.0, self._until - time.monotonic()))
+        except TimeoutError:
+            raise NotYetError(f"{self._what} being learned; ask again in a while") from None
+
+    def _run(self) -> None:
+        try:
+            self.done.set_result(self._learn())
+        except Exception as error:  # raised where somebody asks, as any other fault of ours
+            self.done.set_exception(error)
 
 
 class ServedRun:
@@ -96,12 +131,10 @@ class ServedRun:
         self.live.embed_new(np.zeros(own.num_features, np.float32), **near)
         recipe = runs.read_config(current_run(self.path)).recipe
         self._parts = embedding_parts(recipe, self.num_features)
-        self._fit: Future[Learned] | None = None
-        self._fit_until = 0.0
-        self._fitting = threading.Lock()
+        self._seen = self.graph if self.node_type is None else own  # what predictions look at
         self._embed = model.transform
-        self._links: Future[ModelScores | None] | None = None
-        self._links_until = 0.0
+        self._labels_learner = _Learner(self._learn_labels, "the labels are")
+        self._links_learner = _Learner(self._learn_links, "a model of links is")
 
     @property
     def dim(self) -> int:
@@ -130,7 +163,7 @@ class ServedRun:
         return known if varied >= (1 if known.several else 2) else None
 
     def _fit_labels(self) -> Learned:
-        """Returns the probe and what it looks at; the first call begins to fit it, and waits.
+        """Returns the probe and what it looks at; the first call begins to fit it.
 
         Raises:
             UnknownError: there are no labels.
@@ -138,31 +171,20 @@ class ServedRun:
         """
         if self._labels is None:
             raise UnknownError(f"{self.name}: has no labels to learn from")
-        with self._fitting:
-            if self._fit is None:
-                known, labelled = self._labels, np.flatnonzero(self._labels.known)
-                if len(labelled) > MOST_LABELLED:
-                    some = np.random.default_rng(0).choice(labelled, MOST_LABELLED, replace=False)
-                    known = known.only(np.isin(np.arange(len(known.known)), some))
-                self._fit, self._fit_until = Future(), time.monotonic() + LEARNING_SECONDS
-                about = (self._fit, known)
-                threading.Thread(target=self._learn, args=about, name="labels", daemon=True).start()
-        try:
-            # Once it is known to take long nobody waits: those who do hold the threads that answer.
-            return self._fit.result(max(0.0, self._fit_until - time.monotonic()))
-        except TimeoutError:
-            raise NotYetError("the labels are being learned; ask again in a while") from None
+        learned: Learned = self._labels_learner.result()
+        return learned
 
-    def _learn(self, fit: "Future[Learned]", known: KnownLabels) -> None:
-        """Learns as `predict` does, in a thread: with many labels it takes minutes."""
+    def _learn_labels(self) -> Learned:
+        """Learns as `predict` does."""
+        assert self._labels is not None
+        known, labelled = self._labels, np.flatnonzero(self._labels.known)
+        if len(labelled) > MOST_LABELLED:
+            some = np.random.default_rng(0).choice(labelled, MOST_LABELLED, replace=False)
+            known = known.only(np.isin(np.arange(len(known.known)), some))
         try:
-            graph = self.graph if self.node_type is None else self.live.nodes
-            how: Any = {"graph": graph, "parts": self._parts}
-            fit.set_result(learn(self.z, self.nodes.ids, known, **how))
+            return learn(self.z, self.nodes.ids, known, graph=self._seen, parts=self._parts)
         except GraphError as error:  # of a sample: one class alone
-            fit.set_exception(UnknownError(str(error)))
-        except Exception as error:  # raised where somebody asks, as any other fault of ours
-            fit.set_exception(error)
+            raise UnknownError(str(error)) from None
 
     def rows(self, ids: list[str]) -> Array:
         """Returns the rows of nodes.
@@ -184,10 +206,9 @@ class ServedRun:
         """Returns the features of rows with the columns of the training's table.
 
         Raises:
-            GraphError: there was no such table, or a value does not fit.
+            GraphError: a value does not fit.
         """
-        if self.preparation is None:
-            raise GraphError(f"{self.name}: was not trained on a table; give features")
+        assert self.preparation is not None
         return prepare_rows(rows, self.preparation, self.num_features)
 
     def embed_new(self, new: New) -> Array:
@@ -241,32 +262,20 @@ class ServedRun:
         ]
 
     def link_scores(self) -> ModelScores | CosineScores:
-        """Returns scores of links by a model; the first call begins to learn it, and waits.
+        """Returns scores of links by a model; the first call begins to learn it.
 
         Those of a typed graph, and of one with too few edges to learn from, are cosines.
 
         Raises:
             NotYetError: it is still being learned.
         """
-        if self.node_type is not None:
-            return CosineScores(self.z, None)
-        with self._fitting:
-            if self._links is None:
-                self._links, self._links_until = Future(), time.monotonic() + LEARNING_SECONDS
-                threading.Thread(target=self._learn_links, args=(self._links,), daemon=True).start()
-        try:
-            found = self._links.result(max(0.0, self._links_until - time.monotonic()))
-        except TimeoutError:
-            raise NotYetError("a model of links is being learned; ask again in a while") from None
-        return found or CosineScores(self.z, None)
+        learned = None if self.node_type else self._links_learner.result()
+        return learned or CosineScores(self.z, None)
 
-    def _learn_links(self, fit: "Future[ModelScores | None]") -> None:
-        """Learns as `links` does, in a thread: a large graph takes minutes to be embedded again."""
-        try:
-            z, how = np.asarray(self.z), {"index": self._index}
-            fit.set_result(ModelScores.learn(z, self.graph, None, self._embed, **how))
-        except Exception as error:  # raised where somebody asks
-            fit.set_exception(error)
+    def _learn_links(self) -> ModelScores | None:
+        """Learns as `links` does; a large graph is embedded again."""
+        z = np.asarray(self.z)
+        return ModelScores.learn(z, self.graph, None, self._embed, index=self._index)
 
     def likely(
         self, z: Array, rows: Array | None, k: int, without: list[Array]
@@ -308,9 +317,8 @@ class ServedRun:
         answers = learned.with_held_out(learned.of_rows(rows), rows)
         found = [self._prediction(one) for one in answers]
         if why:
-            graph = self.graph if self.node_type is None else self.live.nodes
             places = answers.argmax(axis=1) * (not learned.known.number)
-            how: Any = {"graph": graph, "ids": self.nodes.ids}
+            how: Any = {"graph": self._seen, "ids": self.nodes.ids}
             for one, reason in zip(found, explain(learned, rows, places, **how), strict=False):
                 one["why"] = {"text": str(reason), **asdict(reason)}
         return found

@@ -8,7 +8,7 @@ from torch.nn.functional import prelu
 from torch_geometric.nn import DeepGraphInfomax, GCNConv
 
 from graphcl.errors import ParameterError, TrainingError
-from graphcl.evaluation import linear_probe
+from graphcl.evaluation.probe import linear_probe
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import graph_tensors

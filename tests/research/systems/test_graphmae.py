@@ -6,7 +6,8 @@ import torch
 from torch_geometric.nn import GATConv
 
 from graphcl.errors import ParameterError
-from graphcl.evaluation import linear_probe, probe
+from graphcl.evaluation import probe
+from graphcl.evaluation.probe import linear_probe
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.research.systems import SYSTEMS
 from graphcl.research.systems.graphmae import (

@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import relu
 
 from graphcl.errors import ParameterError
-from graphcl.evaluation import linear_probe
+from graphcl.evaluation.probe import linear_probe
 from graphcl.graphs.graph import Graph
 from graphcl.research.systems import SYSTEMS, graphsage
 from graphcl.research.systems.graphsage import (

@@ -4,7 +4,7 @@ import scipy.sparse
 import torch
 
 from graphcl.errors import TrainingError
-from graphcl.evaluation import linear_probe
+from graphcl.evaluation.probe import linear_probe
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.kernels.adjacency import Adjacency

@@ -7,7 +7,7 @@ import scipy.sparse
 import torch
 
 from graphcl.errors import MissingExtraError
-from graphcl.evaluation import linear_probe
+from graphcl.evaluation.probe import linear_probe
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.research.systems.shallow import (

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from benchmarks import rows
-from graphcl.evaluation import linear_probe
+from graphcl.evaluation.probe import linear_probe
 from graphcl.research.systems import SYSTEMS, two_views
 from graphcl.research.systems.two_views import (
     BGRL,
