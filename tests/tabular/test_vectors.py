@@ -83,7 +83,7 @@ def test_sparse_and_stored(tmp_path, monkeypatch):
     assert np.array_equal(sparse.x.toarray(), dense.x)
     build_store("e.csv", TableOptions(nodes="n.csv", vectors="v.npy"), out=tmp_path / "s")
     assert np.array_equal(Graph.open(tmp_path / "s", verify=True).x.toarray()[:, 1:], V)
-    assert read_preparation(tmp_path / "s/nodes-0").vectors.width == 3
+    assert read_preparation(tmp_path / "s/nodes-0").vectors.features == ("v[0]", "v[1]", "v[2]")
 
 
 def test_a_model_takes_vectors_of_its_width(tmp_path):
@@ -101,7 +101,7 @@ def test_a_model_takes_vectors_of_its_width(tmp_path):
         read(vectors="new.npy", preparation=kept)
     with pytest.raises(GraphError, match="the model was trained with vectors; pass vectors"):
         read(preparation=kept)
-    for change in ({"width": 0}, {"low": float("inf")}, {"name": 3}):
+    for change in ({"missing": "two"}, {"low": float("inf")}, {"name": 3}):
         forged = replace(kept, vectors=replace(kept.vectors, **change))
         try:
             write_preparation(tmp_path, forged)

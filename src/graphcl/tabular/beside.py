@@ -26,7 +26,7 @@ from graphcl.tabular.columns import IdColumn, identity
 from graphcl.tabular.duck import Duck, quoted
 from graphcl.tabular.features import Places
 from graphcl.tabular.options import TableOptions
-from graphcl.tabular.preparation import Tags, Vectors, is_far
+from graphcl.tabular.preparation import TAGS, VECTORS, Column, is_far
 from graphcl.tabular.report import Problem, Usual, short
 from graphcl.tabular.sources import Source
 
@@ -112,7 +112,7 @@ class TagTable:
     ) -> None:
         self._duck, self.source, self._strict = duck, source, options.strict
         self._found = found = tag_columns(source, options.tag_columns, id_column)
-        self.tags, self.filled = Tags(found.name, ()), 0
+        self.tags, self.filled = Column(found.name, TAGS), 0
         self.problems: list[Problem] = []
         if found.value and options.decimal and cells.is_written(source, found.value):
             source = replace(source, decimals={found.value: options.decimal})
@@ -136,7 +136,7 @@ class TagTable:
         if rest:
             self.notes.append(f"tags: not used: {', '.join(map(repr, rest[:8]))}")
 
-    def join(self, kind: str, known: Tags | None, training: npt.NDArray[np.bool_] | None) -> None:
+    def join(self, kind: str, known: Column | None, training: npt.NDArray[np.bool_] | None) -> None:
         """Joins the rows with the numbered nodes, and decides on the features.
 
         Args:
@@ -232,14 +232,21 @@ class TagTable:
             f"FROM (SELECT DISTINCT name FROM {rows})"
         )
         names = [one for (one,) in self._duck.rows("SELECT name FROM tag_names ORDER BY place")]
-        self.tags = Tags(self._found.name, tuple(names), float(low), float(high))
+        self.tags = Column(
+            self._found.name,
+            TAGS,
+            tuple(f"{self._found.name}={name}" for name in names),
+            categories=tuple(names),
+            low=float(low),
+            high=float(high),
+        )
 
-    def _apply(self, known: Tags) -> None:
+    def _apply(self, known: Column) -> None:
         """Loads the names of a training; says which names it has not seen."""
         import pyarrow
 
-        self.tags, places = known, np.arange(len(known.names))
-        listed = pyarrow.table({"name": pyarrow.array(known.names, "string"), "place": places})
+        self.tags, places = known, np.arange(len(known.categories))
+        listed = pyarrow.table({"name": pyarrow.array(known.categories, "string"), "place": places})
         self._duck.load("tag_names", listed)
         rows, names, shown = self._duck.row(
             "SELECT coalesce(sum(n), 0)::BIGINT, count(DISTINCT name), "
@@ -286,7 +293,7 @@ class TagTable:
     @property
     def width(self) -> int:
         """Number of features."""
-        return len(self.tags.names)
+        return len(self.tags.features)
 
     def fill(self, x: npt.NDArray[np.float32]) -> None:
         """Fills `x`, zeros ``[nodes, width]``."""
@@ -383,7 +390,7 @@ class VectorFeatures:
     path: str
     table: npt.NDArray[Any]
     places: Places | None
-    vectors: Vectors
+    vectors: Column
     notes: list[str]
     problems: list[Problem]
 
@@ -420,18 +427,18 @@ class VectorFeatures:
                 block, rows = block[rows >= 0], rows[rows >= 0]
             yield rows, block
 
-    def look(self, known: Vectors | None, training: npt.NDArray[np.bool_] | None) -> None:
+    def look(self, known: Column | None, training: npt.NDArray[np.bool_] | None) -> None:
         """Finds the range of the values and what is wrong with them.
 
         Args:
             known: the vectors of a training; None keeps the range that is found.
             training: whether each node is one that the range is taken from; None means all are.
         """
-        if known is not None and known.width != self.width:
+        if known is not None and len(known.features) != self.width:
             self.problems.append(
                 Problem(
                     f"{self.path}: {option('vectors')}: vectors of {self.width:,} numbers; in "
-                    f"training they had {known.width:,}"
+                    f"training they had {len(known.features):,}"
                 )
             )
             return
@@ -455,7 +462,7 @@ class VectorFeatures:
         if low > high:
             low = high = 0.0
         if known is None:
-            self.vectors = Vectors(self.vectors.name, self.width, low, high)
+            self.vectors = replace(self.vectors, low=low, high=high)
         elif is_far(known, low, high):
             self.notes.append(
                 f"vectors: numbers far outside the training's range: {low:g} to {high:g}; in "
@@ -482,7 +489,8 @@ def place_vectors(
     """
     name, table = open_vectors(given)
     path = str(given) if isinstance(given, str | Path) else name
-    found = VectorFeatures(path, table, None, Vectors(name, int(table.shape[1])), [], [])
+    names = tuple(f"{name}[{place}]" for place in range(table.shape[1]))
+    found = VectorFeatures(path, table, None, Column(name, VECTORS, names), [], [])
     found.notes.append(Usual(f"vectors: {path}: {found.width:,} numbers for each node"))
     if ids is None:
         rows = 0 if order is None else int(duck.row("SELECT count(*) FROM node_rows")[0])

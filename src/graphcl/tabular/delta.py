@@ -412,16 +412,14 @@ class _Columns:
             wanted = f"{len(prepared.features)} features come from tables"
             raise GraphError(f"{source.name}: {wanted}, and the graph has {width}")
         parts = [(one.name, one.features, one.name in source.columns) for one in prepared.columns]
-        beside: dict[str, Any] = {"tags": prepared.tags, "vectors": prepared.vectors}
-        for name, one in prepared.beside:
-            there = getattr(self.options, name) is not None
-            beside[name] = one if there else None
-            parts.append((option(name), tuple(one.features), there))
+        beside = {one.kind: getattr(self.options, one.kind) is not None for one in prepared.beside}
+        parts += [(option(one.kind), one.features, beside[one.kind]) for one in prepared.beside]
         self.absent = tuple(name for name, _, there in parts if not there)
         owned = np.repeat([there for _, _, there in parts], [len(own) for _, own, _ in parts])
         self.features = np.flatnonzero(owned)
         kept = tuple(one for one in prepared.columns if one.name in source.columns)
-        reduced = replace(prepared, columns=kept, **beside)
+        gone: dict[str, Any] = {name: None for name, there in beside.items() if not there}
+        reduced = replace(prepared, columns=kept, **gone)
         self.options = replace(self.options, preparation=reduced)
         if not reduced.features:
             self.options = replace(self.options, features="structural", preparation=None)

@@ -444,8 +444,8 @@ class NumberedNodes:
             roles |= dict.fromkeys(found.empty, "empty: left out") | {self._split: "the split"}
             names = [name for name in self.source.columns if name not in (TIME, LABELLED)]
             report.fates += outcomes(names, prepared.columns, found.missing, roles)
-        for name, one in prepared.beside:
-            report.fates.append(ColumnOutcome(option(name), one.describe(), len(one.features)))
+        for one in prepared.beside:
+            report.fates.append(ColumnOutcome(option(one.kind), one.describe(), len(one.features)))
 
     @property
     def num_features(self) -> int:
