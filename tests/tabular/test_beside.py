@@ -82,10 +82,9 @@ def test_a_query_and_named_columns(given):
     assert report.column_features[-1] in ("k=SEA", "keyword=sea")
 
 
-@pytest.mark.parametrize("given", [{"tags": "t.csv"}, {"nodes": "t.csv", "tags": "page,keyword"}])
-def test_without_a_node_table_edges_and_tags_name_the_nodes(given):
+def test_without_a_node_table_edges_and_tags_name_the_nodes():
     write("t.csv", "page,keyword\nb,sea\na,hill\nq,sea\n")
-    graph, report = load_tables("e.csv", TableOptions(**given))
+    graph, report = load_tables("e.csv", TableOptions(tags="t.csv"))
     assert graph.node_ids.tolist() == ["a", "b", "c", "q"]
     assert graph.x.tolist() == [[1, 0], [0, 1], [0, 0], [0, 1]]
     assert report.column_features == ["keyword=hill", "keyword=sea"]
@@ -197,7 +196,6 @@ def test_what_is_wrong_with_a_table_is_said(table, error, message):
         ({"tags": "t.csv", "tag_columns": "page"}, ParameterError, "tag_columns"),
         ({"tags": "t.csv", "tag_columns": "pag,keyword"}, GraphError, "no column 'pag'.*'page'"),
         ({"tag_columns": "page,keyword"}, GraphError, "tag_columns: there are no tags"),
-        ({"tags": "page,keyword", "nodes": None}, GraphError, "columns are those of nodes"),
         ({"tags": "t.csv", "features": "structural"}, GraphError, "'structural' leaves tags"),
         ({"tags": "t.csv"}, TableError, "3 different names; at most 2"),
     ],

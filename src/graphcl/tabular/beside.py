@@ -12,7 +12,7 @@ a second file has their ids.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,17 +24,16 @@ from graphcl.files.arrays import map_npy, read_npy
 from graphcl.tabular import cells, columns
 from graphcl.tabular.columns import IdColumn, identity
 from graphcl.tabular.duck import Duck, quoted
-from graphcl.tabular.features import Places
+from graphcl.tabular.features import MatrixFeatures, Places
 from graphcl.tabular.options import TableOptions
 from graphcl.tabular.preparation import TAGS, VECTORS, Column, is_far
 from graphcl.tabular.report import Problem, Usual, short
-from graphcl.tabular.sources import Source
+from graphcl.tabular.sources import Source, open_source
 
 MOST_NAMES = 1_000_000  # of a vocabulary; an encoder has a row of weights for each
 NAMES = ("tag", "tags", "keyword", "word", "term", "token", "feature", "item", "category", "name")
 VALUES = ("value", "count", "weight", "n", "w", "freq", "frequency", "tf", "score", "amount")
 _SHOWN = 3
-BLOCK_VALUES = 1 << 21  # values that are read at a time
 
 
 class TagColumns(NamedTuple):
@@ -334,19 +333,15 @@ def open_vectors(given: Any) -> tuple[str, npt.NDArray[Any]]:
     return name, table
 
 
-def load_ids(duck: Duck, given: Any, rows: int, source: Source | None) -> IdColumn:
+def load_ids(duck: Duck, options: TableOptions) -> IdColumn:
     """Loads the ids of vectors into ``vector_rows``, whose ``rowid`` is the row.
 
-    Args:
-        duck: the session.
-        given: an `.npy` file or a list of ids, unless `source` is given.
-        rows: number of vectors.
-        source: the table of ids.
+    They are an `.npy` file, a list, or a table.
     """
-    if source is None:
+    given, path = options.vector_ids, isinstance(options.vector_ids, str | Path)
+    if isinstance(given, list | tuple | np.ndarray) or str(given).endswith(".npy"):
         import pyarrow
 
-        path = isinstance(given, str | Path)
         ids = read_npy(Path(given), GraphError) if path else np.asarray(given)
         name = str(given) if path else "vector_ids"
         if ids.ndim != 1 or ids.dtype.kind not in "iuUO":
@@ -355,77 +350,42 @@ def load_ids(duck: Duck, given: Any, rows: int, source: Source | None) -> IdColu
             )
         ids = ids if ids.dtype.kind in "iu" else np.array([str(one) for one in ids])
         duck.load("vector_rows", pyarrow.table({"id": pyarrow.array(ids.tolist())}))
+        column = "id"
         source = Source(name, "vector_rows", duck.columns("vector_rows"))
-        column = IdColumn(source, "id", "vector_rows", "id")
     else:
-        name, _ = identity(source, None)
+        source = open_source(duck, given, role="vector_ids", options=options)
+        column, _ = identity(source, None)
         duck.run(
-            f"CREATE TABLE vector_rows AS SELECT {quoted(name)} AS id FROM {source.relation}",
+            f"CREATE TABLE vector_rows AS SELECT {quoted(column)} AS id FROM {source.relation}",
             where=source.name,
         )
-        column = IdColumn(source, name, "vector_rows", "id")
+    rows = len(open_vectors(options.vectors)[1])
     (found,) = duck.row("SELECT count(*) FROM vector_rows")
     if found != rows:
         raise GraphError(
             f"{source.name}: {option('vector_ids')}: {counted(found, 'id')} for "
             f"{counted(rows, 'vector')}"
         )
-    column.check_present(duck)
-    return column
+    loaded = IdColumn(source, column, "vector_rows", "id")
+    loaded.check_present(duck)
+    return loaded
 
 
 @dataclass
-class VectorFeatures:
+class VectorFeatures(MatrixFeatures):
     """The features that a file of vectors becomes.
 
     Attributes:
         path: the file's name in messages.
-        table: the vectors, ``[rows, width]``.
-        places: the node of each row, −1 if there is none; None means that they are the same.
         vectors: what becomes of them; their range is known after `look`.
         notes: what was found.
         problems: what is wrong.
     """
 
-    path: str
-    table: npt.NDArray[Any]
-    places: Places | None
-    vectors: Column
-    notes: list[str]
-    problems: list[Problem]
-
-    @property
-    def width(self) -> int:
-        """Number of features."""
-        return int(self.table.shape[1])
-
-    @property
-    def filled(self) -> int:
-        """Number of values that are not zero, at most."""
-        return int(self.table.size)
-
-    def fill(self, x: npt.NDArray[np.float32]) -> None:
-        """Fills `x`, zeros with at least as many rows as there are nodes."""
-        for rows, block in self._blocks():
-            x[rows] = block
-
-    def entries(self) -> Iterator[tuple[Places, Places, npt.NDArray[np.float32]]]:
-        """Yields rows, columns and values that are not zero; rows ascend in each part."""
-        for rows, block in self._blocks():
-            order = np.argsort(rows)
-            own, columns = np.nonzero(block[order])
-            yield rows[order][own], columns, block[order][own, columns]
-
-    def _blocks(self) -> Iterator[tuple[Places, npt.NDArray[np.float32]]]:
-        height = max(1, BLOCK_VALUES // self.width)
-        for first in range(0, len(self.table), height):
-            with np.errstate(over="ignore"):
-                block = np.asarray(self.table[first : first + height], dtype=np.float32)
-            rows = np.arange(first, first + len(block))
-            if self.places is not None:
-                rows = self.places[rows]
-                block, rows = block[rows >= 0], rows[rows >= 0]
-            yield rows, block
+    path: str = ""
+    vectors: Column = field(default_factory=lambda: Column("", VECTORS))
+    notes: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
 
     def look(self, known: Column | None, training: npt.NDArray[np.bool_] | None) -> None:
         """Finds the range of the values and what is wrong with them.
@@ -443,12 +403,14 @@ class VectorFeatures:
             )
             return
         low, high = np.inf, -np.inf
-        for rows, block in self._blocks():
+        for rows, block in self.blocks():
             wrong = np.argwhere(~np.isfinite(block))
             if len(wrong):
                 node, place = (int(one) for one in wrong[0])
-                row = int(rows[node]) if self.places is None else self._row(int(rows[node]))
-                value = self.table[row, place]
+                row = int(rows[node])
+                if self.places is not None:
+                    row = int(np.flatnonzero(self.places == row)[0])
+                value = self.x[row, place]
                 self.problems.append(
                     Problem(
                         f"{self.path}: {option('vectors')}: {value} in row {row}, number {place} "
@@ -469,10 +431,6 @@ class VectorFeatures:
                 f"training {known.low:g} to {known.high:g}"
             )
 
-    def _row(self, node: int) -> int:
-        assert self.places is not None
-        return int(np.flatnonzero(self.places == node)[0])
-
 
 def place_vectors(
     duck: Duck, given: Any, ids: IdColumn | None, kind: str, *, order: Source | None, strict: bool
@@ -490,7 +448,7 @@ def place_vectors(
     name, table = open_vectors(given)
     path = str(given) if isinstance(given, str | Path) else name
     names = tuple(f"{name}[{place}]" for place in range(table.shape[1]))
-    found = VectorFeatures(path, table, None, Column(name, VECTORS, names), [], [])
+    found = VectorFeatures(table, path=path, vectors=Column(name, VECTORS, names))
     found.notes.append(Usual(f"vectors: {path}: {found.width:,} numbers for each node"))
     if ids is None:
         rows = 0 if order is None else int(duck.row("SELECT count(*) FROM node_rows")[0])

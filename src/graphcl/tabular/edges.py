@@ -20,7 +20,7 @@ from graphcl.tabular import columns as table_columns
 from graphcl.tabular.columns import IdColumn, Listed, common_kind, named_type, singular
 from graphcl.tabular.duck import Duck, is_query, literal, quoted
 from graphcl.tabular.entries import MAX_NODES
-from graphcl.tabular.features import EdgeFeatures, NodeTable
+from graphcl.tabular.features import EdgeFeatures
 from graphcl.tabular.fitting import ApplyColumns, FitColumns, kinds_given
 from graphcl.tabular.nodes import NumberedNodes
 from graphcl.tabular.options import TableOptions, split_relation
@@ -247,9 +247,9 @@ class EdgeList:
             duck.run(f"CREATE VIEW {view} AS SELECT {columns} FROM edges WHERE {found.where}")
         kinds = {name: self.source.columns[name] for name in names}
         source = replace(self.source, relation=view, columns=kinds, nodes=None, stable=True)
-        table, session = NodeTable(duck, source), f"edges_{found.number}_"
+        session = f"edges_{found.number}_"
         if prepared is not None:
-            fitted: Any = ApplyColumns(duck, table, prepared, session)
+            fitted: Any = ApplyColumns(duck, source, prepared, session)
         else:
             left = dict.fromkeys(self._named("ignore"), "left out, as you asked")
             for name in names:
@@ -257,7 +257,7 @@ class EdgeList:
                     left.setdefault(name, f"named like a {what}: left out")
             given, plain = kinds_given(source.name, self._named), replace(options, split=None)
             how: Any = {"used": set(left) - set(given), "given": given, "leaks": False}
-            fitted = FitColumns(duck, table, plain, session=session, **how)
+            fitted = FitColumns(duck, source, plain, session=session, **how)
         self.problems += fitted.problems
         roles = left | dict.fromkeys(fitted.empty, "empty: left out")
         features, notes = None if fitted.problems else fitted.features, list[str]()

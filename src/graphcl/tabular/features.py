@@ -44,47 +44,24 @@ Floats = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int64]
 
 
-class NodeTable:
-    """The rows of a table, which can be read several times and always come in the same order.
+def kept(duck: Duck, source: Source) -> Source:
+    """Returns a table whose rows come in the same order each time.
 
     A query may return its rows in another order the next time, so its result is kept in the
     session.
-
-    Args:
-        duck: the session.
-        source: the table.
-
-    Attributes:
-        source: the table as it is read: the one given, or the copy of a query's result.
     """
+    return source if source.stable else _copied(duck, source)
 
-    def __init__(self, duck: Duck, source: Source) -> None:
-        self._duck = duck
-        self.source = source if source.stable else _copied(duck, source)
 
-    def narrow(self, name: str, columns: Sequence[str]) -> None:
-        """Creates a table of the session from some columns; ``rowid`` is the row's number."""
-        picked = ", ".join(quoted(column) for column in columns)
-        self._duck.run(
-            f"CREATE TABLE {quoted(name)} AS SELECT {picked} FROM {self.source.relation}",
-            where=self.source.name,
-        )
-
-    def blocks(self, columns: Sequence[str]) -> Iterator[Sequence[str]]:
-        """Yields the columns that are read together."""
-        width = TEXT_COLUMNS if self.source.untyped else BLOCK_COLUMNS
-        for start in range(0, len(columns), width):
-            yield columns[start : start + width]
-
-    def batches(self, expressions: Sequence[str]) -> Iterator[tuple[int, Any]]:
-        """Yields the number of the first row, and a batch with a column per expression."""
-        picked = ", ".join(f"{sql} AS c{place}" for place, sql in enumerate(expressions))
-        rows = max(_LEAST_ROWS, BLOCK_VALUES // len(expressions))
-        query, first = f"SELECT {picked} FROM {self.source.relation}", 0
-        for batch in self._duck.batches(query, where=self.source.name, rows=rows):
-            if batch.num_rows:
-                yield first, batch
-            first += batch.num_rows
+def batches(duck: Duck, source: Source, expressions: Sequence[str]) -> Iterator[tuple[int, Any]]:
+    """Yields the number of the first row, and a batch with a column per expression."""
+    picked = ", ".join(f"{sql} AS c{place}" for place, sql in enumerate(expressions))
+    rows = max(_LEAST_ROWS, BLOCK_VALUES // len(expressions))
+    query, first = f"SELECT {picked} FROM {source.relation}", 0
+    for batch in duck.batches(query, where=source.name, rows=rows):
+        if batch.num_rows:
+            yield first, batch
+        first += batch.num_rows
 
 
 def _copied(duck: Duck, source: Source) -> Source:
@@ -189,7 +166,8 @@ class Numbers:
     """The values of columns, and what they say.
 
     Args:
-        table: the table.
+        duck: the session.
+        source: the table.
         columns: the columns.
         file: how the names of temporary files begin.
         training: whether each row is one that statistics are taken from; None means all are.
@@ -200,22 +178,23 @@ class Numbers:
 
     def __init__(
         self,
-        table: NodeTable,
+        duck: Duck,
+        source: Source,
         columns: Sequence[str],
         file: Path,
         *,
         training: npt.NDArray[np.bool_] | None = None,
     ) -> None:
         self.facts = Facts(len(columns))
-        self._file, self._training = file, training
+        self._duck, self._source, self._file, self._training = duck, source, file, training
         self._kept: list[tuple[int, Path]] = []  # the first column of each file
-        self._read(table, columns, 0, _cast)
+        self._read(columns, 0, _cast)
         # In a text file a cell that is not a number may be a missing value, which its text says.
         # Few columns have any, and only they are read once more.
         wrong = zip(columns, self.facts.wrong, strict=True)
-        again = [name for name, count in wrong if count and is_text(table.source, name)]
+        again = [name for name, count in wrong if count and is_text(source, name)]
         self.facts.widen(len(again))
-        self._read(table, again, len(columns), number)
+        self._read(again, len(columns), number)
         self._places = {name: place for place, name in enumerate((*columns, *again))}
 
     def place(self, name: str) -> int:
@@ -223,17 +202,15 @@ class Numbers:
         return self._places[name]
 
     def _read(
-        self,
-        table: NodeTable,
-        columns: Sequence[str],
-        column: int,
-        expression: Callable[[Source, str], str],
+        self, columns: Sequence[str], column: int, expression: Callable[[Source, str], str]
     ) -> None:
         """Reads columns by an SQL expression; they get the places from `column` on."""
         import pyarrow
 
-        for names in table.blocks(columns):
-            values = [expression(table.source, name) for name in names]
+        width = TEXT_COLUMNS if self._source.untyped else BLOCK_COLUMNS
+        for start in range(0, len(columns), width):
+            names = columns[start : start + width]
+            values = [expression(self._source, name) for name in names]
             schema = pyarrow.schema([(str(place), "float") for place in range(len(names))])
             how = pyarrow.ipc.IpcWriteOptions(compression="lz4")
             path = self._file.with_name(f"{self._file.name}_{column}")
@@ -241,7 +218,7 @@ class Numbers:
                 pyarrow.OSFile(str(path), "wb") as out,
                 pyarrow.ipc.new_file(out, schema, options=how) as writer,
             ):
-                for first, batch in table.batches(values):
+                for first, batch in batches(self._duck, self._source, values):
                     block = np.empty((len(names), batch.num_rows))
                     nulls = None
                     for place, one in enumerate(batch.columns):
@@ -444,6 +421,53 @@ class ColumnFeatures:
                         )
                     yield first, start, block
             start += len(column.features)
+
+
+@dataclass
+class MatrixFeatures:
+    """The features of a matrix.
+
+    Attributes:
+        x: numbers ``[rows, features]``, dense, perhaps a map of a file, or CSR.
+        places: the node of each row, −1 if there is none; None means that they are the same.
+    """
+
+    x: Any
+    places: Places | None = None
+
+    @property
+    def width(self) -> int:
+        """Number of features."""
+        return int(self.x.shape[1])
+
+    @property
+    def filled(self) -> int:
+        """Number of values that are not zero, at most."""
+        return int(self.x.nnz if scipy.sparse.issparse(self.x) else self.x.size)
+
+    def fill(self, x: npt.NDArray[np.float32]) -> None:
+        """Fills `x`, zeros with at least as many rows as there are nodes."""
+        for rows, block in self.blocks():
+            x[rows] = block.toarray() if scipy.sparse.issparse(block) else block
+
+    def entries(self) -> Iterator[Entries]:
+        """Yields rows, columns and values that are not zero; rows ascend in each part."""
+        for rows, block in self.blocks():
+            own = scipy.sparse.csr_array(block)
+            yield np.repeat(rows, np.diff(own.indptr)), own.indices.astype(np.int64), own.data
+
+    def blocks(self) -> Iterator[tuple[Places, Any]]:
+        """Yields nodes, which ascend, and their rows as float32."""
+        height = max(1, BLOCK_VALUES // self.width)
+        for first in range(0, self.x.shape[0], height):
+            with np.errstate(over="ignore"):
+                block = self.x[first : first + height].astype(np.float32, copy=False)
+            rows = np.arange(first, first + block.shape[0])
+            if self.places is not None:
+                rows = self.places[rows]
+                order = np.argsort(rows)[np.count_nonzero(rows < 0) :]
+                rows, block = rows[order], block[order]
+            yield rows, block
 
 
 def mostly_zeros(parts: Sequence[FeaturePart], rows: int) -> bool:

@@ -5,7 +5,6 @@ A matrix is an adjacency, or it has the features of nodes.
 
 import gzip
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -21,7 +20,6 @@ from graphcl.files.arrays import read_npy, read_npz
 from graphcl.graphs import validation
 from graphcl.graphs.npz import unused_arrays
 
-_BLOCK_ROWS = 1 << 14  # that are taken apart at a time
 _MASKS = ("train_mask", "val_mask", "test_mask")
 # The arrays that `scipy.sparse.save_npz` writes for each format, in the constructors' order.
 _PARTS = {"csr": ("data", "indices", "indptr"), "csc": ("data", "indices", "indptr")}
@@ -198,40 +196,6 @@ class NodeMatrix:
         if ids.dtype.kind == "O":
             ids = np.array([str(name) for name in ids])
         return pyarrow.table({"id": pyarrow.array(ids.tolist())})
-
-
-@dataclass(frozen=True)
-class MatrixFeatures:
-    """The features of a matrix, as a part of a graph's features.
-
-    Attributes:
-        x: float32 ``[rows, features]``, dense or CSR.
-    """
-
-    x: Any
-
-    @property
-    def width(self) -> int:
-        """Number of features."""
-        return int(self.x.shape[1])
-
-    @property
-    def filled(self) -> int:
-        """Number of values that are not zero, at most."""
-        return int(self.x.nnz if scipy.sparse.issparse(self.x) else self.x.size)
-
-    def fill(self, x: npt.NDArray[np.float32]) -> None:
-        """Fills `x`, zeros with at least as many rows as the matrix."""
-        x[: self.x.shape[0]] = self.x.toarray() if scipy.sparse.issparse(self.x) else self.x
-
-    def entries(
-        self,
-    ) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32]]]:
-        """Yields rows, columns and values that are not zero; rows ascend in each part."""
-        for first in range(0, self.x.shape[0], _BLOCK_ROWS):
-            block = scipy.sparse.csr_array(self.x[first : first + _BLOCK_ROWS])
-            rows = np.repeat(np.arange(first, first + block.shape[0]), np.diff(block.indptr))
-            yield rows, block.indices.astype(np.int64), block.data
 
 
 def read_features(given: Any, node_ids: Any = None) -> NodeMatrix | None:

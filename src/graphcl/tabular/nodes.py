@@ -16,20 +16,21 @@ from graphcl.graphs.validation import FEW_VALUES, is_labelled
 from graphcl.store.columns import Names
 from graphcl.tabular import columns as table_columns
 from graphcl.tabular import labels as table_labels
-from graphcl.tabular.beside import TagTable, load_ids, open_vectors, place_vectors
+from graphcl.tabular.beside import TagTable, load_ids, place_vectors
 from graphcl.tabular.cells import is_written
 from graphcl.tabular.columns import IdColumn, common_kind
 from graphcl.tabular.duck import Duck, is_query, quoted
 from graphcl.tabular.features import (
     ArraySink,
     FeaturePart,
-    NodeTable,
+    MatrixFeatures,
     entries_of,
     fill_sparse,
+    kept,
     mostly_zeros,
 )
 from graphcl.tabular.fitting import ApplyColumns, FitColumns, kinds_given
-from graphcl.tabular.graph_formats import MatrixFeatures, NodeMatrix, read_features
+from graphcl.tabular.graph_formats import NodeMatrix, read_features
 from graphcl.tabular.options import TableOptions
 from graphcl.tabular.preparation import Preparation
 from graphcl.tabular.report import (
@@ -80,7 +81,7 @@ class NodeSource:
     def keep_rows(self) -> None:
         """Keeps the rows of a query, which is asked once and whose order may change."""
         if self.source is not None:
-            self.source = NodeTable(self.duck, self.source).source
+            self.source = kept(self.duck, self.source)
 
     def set_ids(self, node_ids: Any) -> None:
         """Reads the matrix, if it is one, and makes a table of its ids."""
@@ -128,7 +129,7 @@ class NumberedNodes:
         self.id_kind = self.key_kind = "BIGINT"
         self.num_nodes, self.in_order = 0, False
         self._labels, self._split = tuple[str, ...](), ""
-        self._table: NodeTable | None = None
+        self._has_columns = False
         self._ignored: tuple[str, ...] = ()
         self._prepared: FitColumns | ApplyColumns | None = None
         self._y: npt.NDArray[np.int64] | None = None
@@ -163,13 +164,17 @@ class NumberedNodes:
     def _load_table(self, source: Source) -> None:
         """Creates ``node_rows``: ids, labels and split; features, maybe thousands, come later."""
         options = self.options
-        self._table = NodeTable(self.duck, self._once(source))
-        self.source = source = self._table.source
+        self._has_columns = True
+        self.source = source = kept(self.duck, self._once(source))
         self._labels = table_columns.find_all(source, options.label, "label")
         if options.split is not None:
             self._split = table_columns.find(source, options.split, "split")
         wanted = [name for name in dict.fromkeys(self.used_columns) if name in source.columns]
-        self._table.narrow("node_rows", wanted)
+        self.duck.run(
+            f"CREATE TABLE node_rows AS SELECT {', '.join(map(quoted, wanted))} "
+            f"FROM {source.relation}",
+            where=source.name,
+        )
 
     def _once(self, source: Source) -> Source:
         """Returns the node table with one row for each id, if the caller says which to keep."""
@@ -202,25 +207,19 @@ class NumberedNodes:
             self._check_beside(name)
         if options.tags is not None:
             source = open_source(self.duck, options.tags, role="tags", options=options)
-            id_column = None if self._table is None else self.identity[0]
+            id_column = self.identity[0] if self._has_columns else None
             self.tags = TagTable(self.duck, source, options, id_column)
         elif options.tag_columns and options.preparation is None:
             raise GraphError(
                 f"{option('tag_columns')}: there are no tags; pass {option('tags', 'FILE')}"
             )
-        given = options.vector_ids
-        if given is not None:
+        if options.vector_ids is not None:
             if options.vectors is None:
                 raise GraphError(
                     f"{option('vector_ids')}: there are no vectors; pass "
                     f"{option('vectors', 'FILE.npy')}"
                 )
-            rows = len(open_vectors(options.vectors)[1])
-            array = isinstance(given, list | tuple | np.ndarray) or str(given).endswith(".npy")
-            ids = None
-            if not array:
-                ids = open_source(self.duck, given, role="vector_ids", options=options)
-            self._vector_ids = load_ids(self.duck, given, rows, ids)
+            self._vector_ids = load_ids(self.duck, options)
 
     def _check_beside(self, name: str) -> None:
         """Refuses what does not go together, and what a model was not trained with."""
@@ -301,7 +300,7 @@ class NumberedNodes:
         if twice:
             value, first, last, ids = twice[0]
             more = f" ({counted(ids, 'id')} with several rows)" if ids > 1 else ""
-            keep, known = "", self._table is not None
+            keep, known = "", self._has_columns
             if known:
                 keep = (
                     f": keep one with {option('duplicates', 'first')} or "
@@ -358,23 +357,22 @@ class NumberedNodes:
             return
         report.notes.append(Usual(f"nodes: {source.name}: ids in {self.identity[0]!r} ({how})"))
         self._ignored = table_columns.find_all(source, options.ignore, "ignore")
-        if self._table is None or options.features == "structural":
+        if not self._has_columns or options.features == "structural":
             return
         found: FitColumns | ApplyColumns
         if options.preparation is not None:
-            found = ApplyColumns(self.duck, self._table, options.preparation)
+            found = ApplyColumns(self.duck, source, options.preparation)
         else:
-            found = self._fit(self._table)
+            found = self._fit(source)
         self.problems += found.problems
         if found.features is not None:
             self.parts.append(found.features)
             report.preparation, report.filled_values = found.features.preparation, found.filled
             self._prepared = found
 
-    def _fit(self, table: NodeTable) -> FitColumns:
+    def _fit(self, source: Source) -> FitColumns:
         """Decides what the columns become that are not used for something else."""
-        source, options = table.source, self.options
-        used = set(self.used_columns)
+        options, used = self.options, set(self.used_columns)
 
         def named(keyword: str) -> tuple[str, ...]:
             return table_columns.find_all(source, getattr(options, keyword), keyword)
@@ -382,7 +380,7 @@ class NumberedNodes:
         given = kinds_given(source.name, named, used)
         used |= set(self._ignored)
         training = self._training_rows()
-        return FitColumns(self.duck, table, options, used=used, given=given, training=training)
+        return FitColumns(self.duck, source, options, used=used, given=given, training=training)
 
     def _training_rows(self) -> npt.NDArray[np.bool_] | None:
         """Returns the rows that statistics are taken from; None means all."""

@@ -16,7 +16,6 @@ from typing import Any
 from graphcl.errors import GraphError, ParameterError, option, require, suggestion
 from graphcl.errors import counted as counted
 from graphcl.settings import LABEL_KINDS
-from graphcl.tabular.duck import is_query
 from graphcl.tabular.preparation import Preparation
 
 MISSING = ("auto", "refuse", "zero", "mean")
@@ -58,8 +57,7 @@ class TableOptions:
         relation: column of a list of edges that names the relation of each edge.
         directed: an edge and its reverse differ: the graph is a typed one.
         tags: a long table, whose rows are a node's id, a name and perhaps a value: each name is a
-            feature. In the same forms as `nodes`. Or the names of its columns (``page,keyword``),
-            if `nodes` is such a table.
+            feature. In the same forms as `nodes`.
         tag_columns: the columns of `tags`: ids, names and perhaps values; empty guesses them.
         vectors: an `.npy` file with a vector for each row of the node table; from Python also an
             array.
@@ -170,33 +168,18 @@ class TableOptions:
         object.__setattr__(self, "until", None if self.until is None else str(self.until).strip())
 
     def _set_tags(self) -> None:
-        """Reads column names that are given as one text; moves a long node table to `tags`."""
-        tags: Any = self.tags
+        """Reads column names that are given as one text."""
         columns: Any = self.tag_columns
-        if self.is_typed:
-            if not isinstance(columns, Mapping):
-                listed = (columns,) if isinstance(columns, str) else tuple(columns or ())
-                object.__setattr__(self, "tag_columns", listed)
+        if self.is_typed and isinstance(columns, Mapping):
             return
         listed = (columns,) if isinstance(columns, str) else tuple(columns or ())
-        if len(listed) == 1:  # as a command line gives them
-            listed = tuple(listed[0].split(","))
-        if isinstance(tags, str) and _names_columns(tags):
-            alone = f"left out if {option('tags')} names columns"
-            require(not listed, "tables", option("tag_columns"), alone, "")
-            if self.nodes is None:
-                raise GraphError(
-                    f"{option('tags')}: no such file: {tags}; columns are those of "
-                    f"{option('nodes')}"
-                )
-            listed = tuple(tags.split(","))
-            object.__setattr__(self, "tags", self.nodes)
-            object.__setattr__(self, "nodes", None)
-        listed = tuple(name.strip() for name in listed)
+        if not self.is_typed:
+            listed = listed[0].split(",") if len(listed) == 1 else listed  # as of a command line
+            listed = tuple(name.strip() for name in listed)
+            allowed = "the columns of ids and of names, and perhaps of values: page,keyword"
+            fits = not listed or (len(listed) in (2, 3) and all(listed))
+            require(fits, "tables", option("tag_columns"), allowed, ",".join(listed))
         object.__setattr__(self, "tag_columns", listed)
-        allowed = "the columns of ids and of names, and perhaps of values: page,keyword"
-        fits = not listed or (len(listed) in (2, 3) and all(listed))
-        require(fits, "tables", option("tag_columns"), allowed, ",".join(listed))
 
     @property
     def is_typed(self) -> bool:
@@ -329,11 +312,6 @@ def _same(value: Any, default: Any) -> bool:
     """Returns whether an option has its default; a table or an array never has."""
     plain = value is None or isinstance(value, str | bool | tuple)
     return bool(value == default) if plain else value is default
-
-
-def _names_columns(text: str) -> bool:
-    """Returns whether ``--tags`` gives columns, such as ``page,keyword``, rather than a table."""
-    return "," in text and not is_query(text) and not Path(text).exists()
 
 
 def divide(

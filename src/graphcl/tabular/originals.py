@@ -14,7 +14,7 @@ import scipy.sparse
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.structural import FEATURE_NAMES
 from graphcl.tabular import cells
-from graphcl.tabular.features import NodeTable
+from graphcl.tabular.features import batches
 from graphcl.tabular.kinds import DAY, FEW_CATEGORIES
 from graphcl.tabular.preparation import CATEGORY, DATE, DURATION, NUMBER, TEXT, TIME, VECTOR, Column
 from graphcl.tabular.sources import Source
@@ -80,9 +80,7 @@ def read_cells(nodes: "NumberedNodes") -> tuple[Original, ...]:
     kinds = {name: _kind(source, name, known.get(name)) for name in names}
     names = [name for name in names if kinds[name] not in ("", VECTOR)]
     sql = [_cell(source, name, kinds[name]) for name in names] or ["NULL"]
-    table = pyarrow.Table.from_batches(
-        batch for _, batch in NodeTable(nodes.duck, source).batches(sql)
-    )
+    table = pyarrow.Table.from_batches(batch for _, batch in batches(nodes.duck, source, sql))
     columns = zip(names, table.columns, strict=False)
     return tuple(
         _original(name, kinds[name] if name in known else "", one, nodes.num_nodes)
