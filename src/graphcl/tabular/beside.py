@@ -67,7 +67,7 @@ def tag_columns(source: Source, given: tuple[str, ...], id_column: str | None) -
             "that the delimiter is a comma, tab, semicolon or bar"
         )
     # The node table's own word for ids comes first; `name` is a name here rather than an id.
-    identity = columns.named(source, [id_column.strip().lower()]) if id_column else None
+    identity = columns.named(source, [id_column]) if id_column else None
     name = columns.named(source, NAMES, excluding=identity)
     ids = [one for one in columns.IDS if one not in NAMES]
     identity = identity or columns.named(source, ids, excluding=name)

@@ -32,6 +32,7 @@ from graphcl.tabular.options import (
     TIMES,
     TableOptions,
     by_name,
+    having,
 )
 from graphcl.tabular.preparation import NUMBER, Column, Preparation
 from graphcl.tabular.report import Usual, listed
@@ -293,7 +294,7 @@ def _of_lists(graph: Graph, options: TableOptions, edges: Mapping[Key, Any]) -> 
             source = open_source(duck, table, role="edges", options=options)
             for option in OF_EDGES:
                 for relation, column in by_name(option, getattr(options, option), known):
-                    if relation in ("", key[1]) and _found(source, (column,)):
+                    if relation in ("", key[1]) and having(source.columns, [column]):
                         found[option][key[1]] = column
             if own.num_edge_features:
                 prepared[text] = (options.edge_preparations or {}).get(text)
@@ -382,15 +383,15 @@ class _Columns:
             self.options = replace(options, label=(), split=None, preparation=None)
             return
         identity = self.identity = table_columns.identity(source, options.id_column)[0]
-        labels = _found(source, options.label)
-        split = _found(source, () if options.split is None else (options.split,))
+        labels = tuple(having(source.columns, options.label))
+        split = having(source.columns, [options.split] if options.split else ())
         ignored = table_columns.find_all(source, options.ignore, "ignore")
         self.options = replace(options, label=labels, split=split[0] if split else None)
         if own.y is not None and options.label_kind == "auto":  # as those that the graph has
             kind = "number" if own.has_number else "classes"
             self.options = replace(self.options, label_kind=kind)
         times = [text.rpartition("=")[2] for text in (*options.time, *options.label_time)]
-        used = {identity, *labels, *split, *ignored, *_found(source, times)}
+        used = {identity, *labels, *split, *ignored, *having(source.columns, times)}
         names = [name for name in source.columns if name not in used]
         if width == 0:
             self.options = replace(self.options, features="structural", preparation=None)
@@ -438,13 +439,6 @@ def _as_they_are(source: Source, names: Sequence[str], width: int) -> Preparatio
     return Preparation(tuple(Column(one, NUMBER, (one,), low=-_FAR, high=_FAR) for one in names))
 
 
-def _found(source: Source, names: Sequence[str]) -> tuple[str, ...]:
-    """Returns the columns that a table has of some that the training had."""
-    known = {column.strip().lower() for column in source.columns}
-    wanted = [name for name in names if name.strip().lower() in known]
-    return table_columns.find_all(source, wanted, "label")
-
-
 def _named(given: Any, name: str) -> str:
     return given if isinstance(given, str) else name
 
@@ -462,7 +456,7 @@ def read_ids(given: Any, options: TableOptions) -> tuple[Array, list[str]]:
         return ids, []
     with Duck() as duck:
         source = open_source(duck, given, role="remove-nodes", options=options)
-        wanted = _found(source, () if options.id_column is None else (options.id_column,))
+        wanted = having(source.columns, [options.id_column] if options.id_column else ())
         name, how = table_columns.identity(source, wanted[0] if wanted else None)
         duck.run(f"CREATE TABLE gone AS SELECT {quoted(name)} AS key FROM {source.relation}")
         column = IdColumn(source, name, "gone", "key")

@@ -369,20 +369,20 @@ def _placed(
     for kind, text in by_name(name, given, (*columns, *lists)):
         column = text
         text = f"{kind}={column}" if kind else column
-        if kind in columns and (kind not in lists or _has(columns[kind], column)):
+        if kind in columns and (kind not in lists or having(columns[kind], [column])):
             found.append((kind, column))
             continue
-        if _has(lists.get(kind), column):
+        if having(lists.get(kind), [column]):
             continue
-        having = [one for one, names in columns.items() if _has(names, text)]
-        if not having and not any(_has(names, text) for names in lists.values()):
+        of = [one for one, names in columns.items() if having(names, [text])]
+        if not of and not any(having(names, [text]) for names in lists.values()):
             raise GraphError(f"{option(name)}: {_nowhere(text, columns, lists)}")
-        if name == "label" and len(having) > 1:
+        if name == "label" and len(of) > 1:
             raise GraphError(
-                f"{option('label')}: {text!r} is a column of {' and '.join(having)}; say of which: "
-                f"{option('label', text, of=having[0])}"
+                f"{option('label')}: {text!r} is a column of {' and '.join(of)}; say of which: "
+                f"{option('label', text, of=of[0])}"
             )
-        found += [(one, text) for one in having]
+        found += [(one, text) for one in of]
     return found
 
 
@@ -436,7 +436,7 @@ def _nowhere(
     """Says that no type or relation has a column, or that there is no such one."""
     columns = {**types, **lists}
     kind, equals, column = text.partition("=")
-    if equals and any(_has(names, column) for names in columns.values()):
+    if equals and any(having(names, [column]) for names in columns.values()):
         near = suggestion(kind, columns)
         what = "types and relations" if lists else "types"
         return f"no type {kind!r}; the {what}: {', '.join(columns)}{near}"
@@ -445,9 +445,14 @@ def _nowhere(
     return f"no column {text!r} in the tables of {', '.join(columns)}{near}"
 
 
-def _has(names: Sequence[str] | None, column: str) -> bool:
-    wanted = column.strip().lower()
-    return any(name.strip().lower() == wanted for name in names or ())
+def having(columns: Iterable[str] | None, names: Iterable[str]) -> list[str]:
+    """Returns the columns with these names, in their order, as far as there are any.
+
+    Upper and lower case are the same, and spaces around a name do not count.
+    """
+    known = {one.strip().lower(): one for one in columns or ()}
+    wanted = [one.strip().lower() for one in names]
+    return [known[one] for one in wanted if one in known]
 
 
 def _of_one_type(name: str, given: Any, kinds: Iterable[str]) -> list[tuple[str, Any]]:
