@@ -311,15 +311,13 @@ def _circle(seconds: npt.NDArray[np.float64], period: float) -> list[npt.NDArray
 
 
 def counts_of(texts: Iterable[str | None]) -> scipy.sparse.csr_array:
-    """Returns dampened counts of words and pairs of words, ``[texts, WORDS]``."""
+    """Returns counts of words and pairs of words, ``[texts, WORDS]``."""
     from sklearn.feature_extraction.text import HashingVectorizer
 
     hashing = HashingVectorizer(
         n_features=WORDS, alternate_sign=False, norm=None, ngram_range=(1, 2), dtype=np.float32
     )
-    counts = scipy.sparse.csr_array(hashing.transform([text or "" for text in texts]))
-    counts.data = np.log1p(counts.data - 1) + np.float32(1)
-    return counts
+    return scipy.sparse.csr_array(hashing.transform([text or "" for text in texts]))
 
 
 def fit_text(texts: list[str | None], rows: int) -> tuple[Floats, Floats]:
@@ -329,11 +327,12 @@ def fit_text(texts: list[str | None], rows: int) -> tuple[Floats, Floats]:
         texts: those of the training rows, or evenly spaced ones among them.
         rows: number of training rows; with few of them there are fewer features.
     """
+    from sklearn.feature_extraction.text import TfidfTransformer
+
     counts = counts_of(texts)
-    found = np.bincount(counts.indices, minlength=WORDS)
-    idf = (np.log((1 + counts.shape[0]) / (1 + found)) + 1).astype(np.float32)
+    idf = TfidfTransformer(sublinear_tf=True).fit(counts).idf_.astype(np.float32)
     weighted = _weighted(counts, idf)
-    places = np.flatnonzero(found)  # those without a word take no part
+    places = np.unique(counts.indices)  # those without a word take no part
     width = min(FEATURES, rows - 1, weighted.shape[0] - 1, len(places) - 1)
     if width < 1:
         axes = np.zeros((1, WORDS), np.float32)
@@ -381,12 +380,11 @@ def text_features(texts: Iterable[str | None], idf: Floats, axes: Floats) -> Flo
 
 
 def _weighted(counts: scipy.sparse.csr_array, idf: Floats) -> scipy.sparse.csr_array:
-    weighted = counts.copy()
-    weighted.data = weighted.data * idf[weighted.indices]
-    squares = np.asarray(weighted.multiply(weighted).sum(axis=1)).reshape(-1)
-    lengths = np.sqrt(np.repeat(squares, np.diff(weighted.indptr)))
-    weighted.data = (weighted.data / np.where(lengths > 0, lengths, 1)).astype(np.float32)
-    return weighted
+    from sklearn.feature_extraction.text import TfidfTransformer
+
+    weighing = TfidfTransformer(sublinear_tf=True)
+    weighing.idf_ = idf
+    return scipy.sparse.csr_array(weighing.transform(counts))
 
 
 def spaced(batches: Iterator[tuple[int, Any]], rows: npt.NDArray[np.int64]) -> list[str | None]:

@@ -479,21 +479,15 @@ def of_relation(options: TableOptions, name: str, known: Iterable[str]) -> Table
         return options
     changed: dict[str, Any] = {}
     known = list(known)
-    for keyword in OF_BOTH:
-        parts = [text.partition("=") for text in getattr(options, keyword)]
-        changed[keyword] = tuple(
-            column if equals and first == name else f"{first}{equals}{column}"
-            for first, equals, column in parts
-            if not (equals and first in known and first != name)
-        )
-    for keyword in OF_EDGES:
+    for keyword in (*OF_BOTH, *OF_EDGES):
         pairs = by_name(keyword, getattr(options, keyword), known)
+        own = [column for relation, column in pairs if relation == name]
         common = [column for relation, column in pairs if not relation]
-        if len(common) > 1:
+        if keyword in OF_EDGES and len(common) > 1:
             shown = option(keyword, common[0], of=name)
             raise GraphError(f"{option(keyword)}: say of which relation each is: {shown}")
-        own = [column for relation, column in pairs if relation == name]
-        changed[keyword] = next(iter((*own, *common)), None)
+        found = (*own, *common)
+        changed[keyword] = found if keyword in OF_BOTH else next(iter(found), None)
     return replace(options, **changed)
 
 
