@@ -8,7 +8,7 @@ import scipy.sparse
 
 from graphcl.errors import GraphError, RunError, TableError
 from graphcl.graphs.graph import Graph
-from graphcl.tabular import beside, features
+from graphcl.tabular import features
 from graphcl.tabular.build import build_store, load_tables, read_tables
 from graphcl.tabular.options import TableOptions
 from graphcl.tabular.preparation import read_preparation, write_preparation
@@ -19,7 +19,7 @@ V = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
 
 @pytest.fixture(autouse=True)
 def _files(monkeypatch):
-    monkeypatch.setattr(beside, "BLOCK_VALUES", 6)  # two rows at a time
+    monkeypatch.setattr(features, "BLOCK_VALUES", 6)  # two rows at a time
     write("e.csv", "source,target\na,b\nb,c\n")
     write("n.csv", "id,age\na,1\nb,2\nc,3\nd,4\n")
     np.save("v.npy", V)

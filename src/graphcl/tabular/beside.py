@@ -24,7 +24,7 @@ from graphcl.files.arrays import map_npy, read_npy
 from graphcl.tabular import cells, columns
 from graphcl.tabular.columns import IdColumn, identity
 from graphcl.tabular.duck import Duck, quoted
-from graphcl.tabular.features import MatrixFeatures, Places
+from graphcl.tabular.features import FeaturePart, MatrixFeatures, Places
 from graphcl.tabular.options import TableOptions
 from graphcl.tabular.preparation import TAGS, VECTORS, Column, is_far
 from graphcl.tabular.report import Problem, Usual, short
@@ -77,16 +77,12 @@ def tag_columns(source: Source, given: tuple[str, ...], id_column: str | None) -
     name = name or next(one for one in rest if one != identity)
     rest = [one for one in rest if one not in (identity, name)]
     value = next((one for one in rest if one.strip().lower() in VALUES), None)
-    if value is None and len(rest) == 1 and _may_be_number(source, rest[0]):
+    if value is None and len(rest) == 1 and cells.may_be_number(source, rest[0]):
         value = rest[0]
     return TagColumns(identity, name, value, how)
 
 
-def _may_be_number(source: Source, name: str) -> bool:
-    return source.untyped or cells.kind_of_type(source.columns[name]) == "number"
-
-
-class TagTable:
+class TagTable(FeaturePart):
     """A long table in the session, ``tag_rows`` (key, name, w), and the features that it becomes.
 
     The features are known once the rows are joined with numbered nodes: ``tag_entries`` (number,
@@ -101,7 +97,6 @@ class TagTable:
     Attributes:
         ids: the column of ids.
         tags: the names that are features.
-        filled: number of values that are not zero.
         notes: what was found.
         problems: what is wrong; then there are no features.
     """
@@ -111,7 +106,7 @@ class TagTable:
     ) -> None:
         self._duck, self.source, self._strict = duck, source, options.strict
         self._found = found = tag_columns(source, options.tag_columns, id_column)
-        self.tags, self.filled = Column(found.name, TAGS), 0
+        self.tags, self._filled = Column(found.name, TAGS), 0
         self.problems: list[Problem] = []
         if found.value and options.decimal and cells.is_written(source, found.value):
             source = replace(source, decimals={found.value: options.decimal})
@@ -273,7 +268,7 @@ class TagTable:
             "CREATE TABLE tag_entries AS SELECT number, place, TRY_CAST(w AS FLOAT) AS w "
             "FROM tag_cells JOIN tag_names USING (name) WHERE w <> 0 ORDER BY number, place"
         )
-        self.filled, unfit, repeated, without = self._duck.row(
+        self._filled, unfit, repeated, without = self._duck.row(
             "SELECT count(*), count(*) FILTER (w IS NULL), "
             "(SELECT coalesce(sum(n - 1), 0)::BIGINT FROM tag_cells), "
             "(SELECT count(*) FROM nodes ANTI JOIN tag_entries USING (number)) FROM tag_entries"
@@ -293,6 +288,11 @@ class TagTable:
     def width(self) -> int:
         """Number of features."""
         return len(self.tags.features)
+
+    @property
+    def filled(self) -> int:
+        """Number of values that are not zero."""
+        return self._filled
 
     def fill(self, x: npt.NDArray[np.float32]) -> None:
         """Fills `x`, zeros ``[nodes, width]``."""
@@ -403,7 +403,7 @@ class VectorFeatures(MatrixFeatures):
             )
             return
         low, high = np.inf, -np.inf
-        for rows, block in self.blocks():
+        for rows, _, block in self.blocks():
             wrong = np.argwhere(~np.isfinite(block))
             if len(wrong):
                 node, place = (int(one) for one in wrong[0])

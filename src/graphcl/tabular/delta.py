@@ -141,16 +141,7 @@ def read_new(
         for name, table in nodes.items()
     }
     found = _read(graph, options, chosen, edges)
-    for name, one in chosen.items():
-        new = found.nodes[name]
-        width = 0 if new.x is None else new.x.shape[1]
-        if width != len(one.features):
-            wanted = graph.nodes[name].num_features - computed
-            raise GraphError(
-                f"{one.table}: has {counted(width, 'feature')}; the graph has {wanted}"
-            )
-        new.features, new.absent, new.table = one.features, one.absent, one.table
-        found.notes += one.notes
+    found.notes += [line for one in chosen.values() for line in one.notes]
     return found
 
 
@@ -336,12 +327,19 @@ def _new_nodes(own: Nodes, numbered: NumberedNodes, one: "_Columns | None") -> N
     if one.exact and filled:
         missing = counted(filled, "value is", "values are")
         raise GraphError(f"{one.table}: {missing} missing; every feature needs one")
+    width = own.num_features
+    if width != len(one.features):
+        wanted = f"the graph has {len(one.features)}"
+        raise GraphError(f"{one.table}: has {counted(width, 'feature')}; {wanted}")
     rows = own.num_nodes - numbered.report.added_nodes  # nodes that edges add come last
     masks = {mask: getattr(own, mask) for mask in MASKS if getattr(own, mask) is not None}
     return NewNodes(
         listed,
         rows,
         None if own.x is None else own.x[:rows],
+        one.features,
+        one.absent,
+        one.table,
         y=None if own.y is None else own.y[:rows],
         class_names=own.class_names,
         masks={name: mask[:rows] for name, mask in masks.items()},

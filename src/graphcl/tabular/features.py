@@ -313,29 +313,48 @@ class InMemory:
         return scipy.sparse.csr_array(parts, shape=(len(parts[2]) - 1, self.num_features))
 
 
-class FeaturePart(Protocol):
+Entries = tuple[Places, Places, npt.NDArray[np.float32]]
+Block = tuple[Places, Places, Any]
+
+
+class FeaturePart:
     """Features that stand side by side with others."""
 
     @property
     def width(self) -> int:
         """Number of features."""
+        raise NotImplementedError
 
     @property
     def filled(self) -> int:
         """Number of values that are not zero, at most."""
+        raise NotImplementedError
+
+    def blocks(self) -> Iterator[Block]:
+        """Yields rows, which ascend, columns, and their values, dense or CSR."""
+        raise NotImplementedError
 
     def fill(self, x: npt.NDArray[np.float32]) -> None:
-        """Fills `x`, zeros ``[nodes, width]``."""
+        """Fills `x`, zeros with at least as many rows as there are nodes."""
+        for rows, columns, block in self.blocks():
+            values = block.toarray() if scipy.sparse.issparse(block) else block
+            x[_span(rows), _span(columns)] = values
 
-    def entries(self) -> Iterator["Entries"]:
+    def entries(self) -> Iterator[Entries]:
         """Yields rows, columns and values that are not zero; rows ascend in each part."""
+        for rows, columns, block in self.blocks():
+            found = scipy.sparse.coo_array(block)
+            yield rows[found.coords[0]], columns[found.coords[1]], found.data
 
 
-Entries = tuple[Places, Places, npt.NDArray[np.float32]]
+def _span(places: Places) -> Any:
+    """Returns places as a slice if they follow each other, which is quicker to fill."""
+    whole = len(places) > 0 and bool((np.diff(places) == 1).all())
+    return slice(int(places[0]), int(places[-1]) + 1) if whole else places
 
 
 @dataclass(frozen=True)
-class ColumnFeatures:
+class ColumnFeatures(FeaturePart):
     """The features of a node table.
 
     Attributes:
@@ -369,42 +388,22 @@ class ColumnFeatures:
                 entries += facts.rows * each
         return entries
 
-    def fill(self, x: npt.NDArray[np.float32]) -> None:
-        """Fills the first columns of `x`, zeros with at least as many rows as the table."""
-        place, filling = self._destinations()
-        for first, column, block in self.numbers.blocks(filling):
-            to = place[column : column + block.shape[1]]
-            rows = slice(first, first + len(block))
-            if to[0] >= 0 and (np.diff(to) == 1).all():
-                x[rows, to[0] : to[-1] + 1] = block
-            else:
-                x[rows, to[to >= 0]] = block[:, to >= 0]
-        for first, start, block in self._encoded():
-            x[first : first + len(block), start : start + block.shape[1]] = block
-
-    def entries(self) -> Iterator[Entries]:
-        """Yields rows, columns and values that are not zero; rows ascend in each part."""
-        place, filling = self._destinations()
-        for first, column, block in self.numbers.blocks(filling):
-            rows, columns = np.nonzero(block)
-            to = place[column + columns]
-            values = block[rows, columns]
-            yield first + rows[to >= 0], to[to >= 0], values[to >= 0]
-        for first, start, block in self._encoded():
-            rows, columns = np.nonzero(block)
-            yield first + rows, start + columns, block[rows, columns]
-
-    def _destinations(self) -> tuple[Places, Floats]:
-        """Returns for each column of numbers its feature, or −1, and what a missing value is."""
-        width = len(self.numbers.facts.total)
-        place, filling = np.full(width, -1), np.zeros(width)
-        start = 0
+    def blocks(self) -> Iterator[Block]:
+        """Yields rows, columns and their values: first of all numbers, then of other columns."""
+        width, start = len(self.numbers.facts.total), 0
+        place, filling = np.full(width, -1), np.zeros(width)  # −1: it is no feature
         for column in self.preparation.columns:
             if column.kind == NUMBER:
                 at = self.numbers.place(column.name)
                 place[at], filling[at] = start, column.fill
             start += len(column.features)
-        return place, filling
+        for first, at, block in self.numbers.blocks(filling):
+            to = place[at : at + block.shape[1]]
+            there = slice(None) if (to >= 0).all() else to >= 0
+            yield np.arange(first, first + len(block)), to[there], block[:, there]
+        for first, start, block in self._encoded():
+            columns = np.arange(start, start + block.shape[1])
+            yield np.arange(first, first + len(block)), columns, block
 
     def _encoded(self) -> Iterator[tuple[int, int, npt.NDArray[np.float32]]]:
         """Yields the first row, the first feature and the features of other columns."""
@@ -424,7 +423,7 @@ class ColumnFeatures:
 
 
 @dataclass
-class MatrixFeatures:
+class MatrixFeatures(FeaturePart):
     """The features of a matrix.
 
     Attributes:
@@ -445,19 +444,8 @@ class MatrixFeatures:
         """Number of values that are not zero, at most."""
         return int(self.x.nnz if scipy.sparse.issparse(self.x) else self.x.size)
 
-    def fill(self, x: npt.NDArray[np.float32]) -> None:
-        """Fills `x`, zeros with at least as many rows as there are nodes."""
-        for rows, block in self.blocks():
-            x[rows] = block.toarray() if scipy.sparse.issparse(block) else block
-
-    def entries(self) -> Iterator[Entries]:
-        """Yields rows, columns and values that are not zero; rows ascend in each part."""
-        for rows, block in self.blocks():
-            own = scipy.sparse.csr_array(block)
-            yield np.repeat(rows, np.diff(own.indptr)), own.indices.astype(np.int64), own.data
-
-    def blocks(self) -> Iterator[tuple[Places, Any]]:
-        """Yields nodes, which ascend, and their rows as float32."""
+    def blocks(self) -> Iterator[Block]:
+        """Yields nodes, which ascend, all columns, and their values as float32."""
         height = max(1, BLOCK_VALUES // self.width)
         for first in range(0, self.x.shape[0], height):
             with np.errstate(over="ignore"):
@@ -467,7 +455,7 @@ class MatrixFeatures:
                 rows = self.places[rows]
                 order = np.argsort(rows)[np.count_nonzero(rows < 0) :]
                 rows, block = rows[order], block[order]
-            yield rows, block
+            yield rows, np.arange(self.width), block
 
 
 def mostly_zeros(parts: Sequence[FeaturePart], rows: int) -> bool:

@@ -164,7 +164,9 @@ class FitColumns(_Columns):
         texts = [name for name in names if cells.is_written(self._source, name)]
         if self._options.decimal:
             self._find(find_decimals, [name for name in texts if name not in given])
-        plain = [name for name in names if name not in given and self._may_be_number(name)]
+        plain = [
+            one for one in names if one not in given and cells.may_be_number(self._source, one)
+        ]
         self._numbers = self._read_numbers(plain, self._training)
         if not self._options.decimal and self._source.untyped:
             # Few columns are not plain numbers, and only they are looked at.
@@ -297,10 +299,6 @@ class FitColumns(_Columns):
             self._zeros += missing
         fill = 0.0 if self._options.missing == "zero" else column.fill
         return replace(column, fill=fill, date_format=self._source.dates.get(name, ""))
-
-    def _may_be_number(self, name: str) -> bool:
-        text = cells.is_text(self._source, name)
-        return text or cells.kind_of_type(self._source.columns[name]) == NUMBER
 
     # What is wrong, and what was done about it
 

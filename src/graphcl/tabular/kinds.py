@@ -32,7 +32,6 @@ DAY, YEAR = 86400.0, 365.2425 * 86400.0
 TRAINING = "graphcl training row"  # a column of tables of the session
 WORDS = 1 << 14
 FEATURES = 64
-DENSE_ROWS = 2_048  # of texts or of words: up to so many, the axes are computed exactly
 RANK = 1e-10  # squared singular values below this share of the largest are none
 FIT_ROWS = 50_000  # texts that the axes are fitted to, evenly spaced; more would change little
 
@@ -351,23 +350,12 @@ def leading_axes(rows: Any, width: int) -> npt.NDArray[np.float64]:
     the rank is below `width`, and nothing seeds them.) Axes beyond the rank are left out. The
     largest entry of an axis is positive.
     """
-    columns = rows.shape[1]
-    if min(rows.shape) <= DENSE_ROWS:
-        wide = rows.shape[0] <= columns
-        gram = (rows @ rows.T if wide else rows.T @ rows).toarray()
-        values, vectors = np.linalg.eigh(gram)
-        best = np.argsort(-values, kind="stable")[:width]
-        best = best[values[best] > RANK * values[best[0]]]
-        axes = vectors[:, best].T
-        if wide:
-            axes = np.asarray(rows.T @ axes.T).T / np.sqrt(values[best])[:, None]
-    else:
-        from sklearn.utils.extmath import randomized_svd
+    from sklearn.utils.extmath import randomized_svd
 
-        _, sizes, axes = randomized_svd(
-            rows, width, n_oversamples=64, n_iter=7, power_iteration_normalizer="QR", random_state=0
-        )
-        axes = axes[sizes**2 > RANK * sizes[0] ** 2]
+    _, sizes, axes = randomized_svd(
+        rows, width, n_oversamples=64, n_iter=7, power_iteration_normalizer="QR", random_state=0
+    )
+    axes = axes[sizes**2 > RANK * sizes[0] ** 2]
     largest = axes[np.arange(len(axes)), np.abs(axes).argmax(axis=1)]
     found: npt.NDArray[np.float64] = axes * np.where(largest < 0, -1, 1)[:, None]
     return found

@@ -179,17 +179,13 @@ def _in_memory(duck: Duck, table: Any, role: str) -> Source:
     import pyarrow
 
     try:
-        if isinstance(table, pyarrow.Table):
-            arrow = table
-        elif hasattr(table, "to_arrow") and hasattr(table, "__arrow_c_stream__"):
-            arrow = pyarrow.table(table)  # Polars and DuckDB; text without a copy
-        elif hasattr(table, "columns") and hasattr(table, "index"):
+        if hasattr(table, "columns") and hasattr(table, "index"):
             arrow = _of_pandas(table)
         elif isinstance(table, list) and all(isinstance(one, tuple) for one in table):
             ends = list(zip(*table, strict=True)) or ((), ())
             arrow = pyarrow.table(dict(zip(("source", "target"), ends, strict=True)))
         else:
-            arrow = pyarrow.table(table)  # a dictionary of lists, or what speaks Arrow
+            arrow = pyarrow.table(table)  # a dictionary of lists, or what speaks Arrow, as Polars
     except (pyarrow.ArrowException, TypeError, ValueError, OverflowError) as error:
         reason = " ".join(str(error).split())[:160]
         raise GraphError(
