@@ -218,7 +218,7 @@ def test_a_matrix_in_memory_has_ids(make):
     found = both.x.toarray() if scipy.sparse.issparse(both.x) else both.x
     assert np.array_equal(found, np.concatenate([x, vectors], axis=1))
     assert scipy.sparse.issparse(both.x) == scipy.sparse.issparse(graph.x)
-    with pytest.raises(GraphError, match="node_ids: expected 4 integers or strings"):
+    with pytest.raises(GraphError, match="node_ids: 1 names for 4 nodes"):
         read_tables(pyarrow.table(edges), make(x), node_ids=["a"])
 
 

@@ -52,12 +52,13 @@ def node_fields(name: str, given: Any) -> dict[str, Any]:
     where = f"type {name!r}"
     check_keys(about, _KEYS, where)
     try:
-        return {"name": name, **_checked_nodes(about)}
+        return {"name": name, **checked_nodes(about)}
     except GraphError as error:
         raise GraphError(f"{where}: {error}") from None
 
 
-def _checked_nodes(about: Mapping[str, Any]) -> dict[str, Any]:
+def checked_nodes(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of `Nodes` but for their name."""
     x = about.get("x")
     if x is None and "num_nodes" not in about:
         raise GraphError("neither x nor num_nodes is given")

@@ -12,8 +12,10 @@ import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.errors import GraphError, counted, option, require
+from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.validation import FEW_VALUES, is_labelled
 from graphcl.store.columns import Names
+from graphcl.store.header import MASKS
 from graphcl.tabular import columns as table_columns
 from graphcl.tabular import labels as table_labels
 from graphcl.tabular.beside import TagTable, load_ids, place_vectors
@@ -30,7 +32,7 @@ from graphcl.tabular.features import (
     mostly_zeros,
 )
 from graphcl.tabular.fitting import ApplyColumns, FitColumns, kinds_given
-from graphcl.tabular.graph_formats import NodeMatrix, read_features
+from graphcl.tabular.graph_formats import read_features
 from graphcl.tabular.options import TableOptions
 from graphcl.tabular.preparation import Preparation
 from graphcl.tabular.report import (
@@ -61,7 +63,8 @@ class NodeSource:
 
     Attributes:
         source: the table; of a matrix, that of its ids, ``node_rows``; None if there is none.
-        matrix: the matrix; None if it is a table.
+        matrix: the nodes of a matrix; None if it is a table.
+        note: what is said of its file.
     """
 
     def __init__(
@@ -69,7 +72,8 @@ class NodeSource:
     ) -> None:
         self.duck, self.given = duck, given
         self.source: Source | None = None if of_edges is None else of_edges.nodes
-        self.matrix: NodeMatrix | None = None
+        self.matrix: Nodes | None = None
+        self.note = ""
         if given is None:
             return
         if not (isinstance(given, str) and is_query(given)):
@@ -85,10 +89,15 @@ class NodeSource:
 
     def set_ids(self, node_ids: Any) -> None:
         """Reads the matrix, if it is one, and makes a table of its ids."""
-        self.matrix = read_features(self.given, node_ids)
-        if self.matrix is not None:
+        import pyarrow
+
+        found = read_features(self.given, node_ids)
+        if found is not None:
+            self.matrix, self.note = found
+            ids = self.matrix.ids
+            ids = ids if ids.dtype.kind != "O" else np.array([str(one) for one in ids])
             self.duck.run("DROP TABLE IF EXISTS node_rows")
-            self.duck.load("node_rows", self.matrix.id_table())
+            self.duck.load("node_rows", pyarrow.table({"id": pyarrow.array(ids.tolist())}))
             name = self.given if isinstance(self.given, str) else "nodes"
             self.source = Source(name, "node_rows", self.duck.columns("node_rows"))
 
@@ -138,7 +147,7 @@ class NumberedNodes:
             if opened.matrix is None:
                 raise GraphError("node_ids: they are for a matrix; a table has a column of ids")
             opened.set_ids(options.node_ids)
-        self.source, self.matrix = opened.source, opened.matrix
+        self.source, self.matrix, self._note = opened.source, opened.matrix, opened.note
         if self.matrix is not None:
             self.identity = ("id", "given")
         elif self.source is not None:
@@ -349,8 +358,8 @@ class NumberedNodes:
     def _choose_features(self, source: Source, how: str) -> None:
         options, report = self.options, self.report
         if self.matrix is not None:
-            report.notes.append(Usual(f"nodes: {source.name}: {self.matrix.x.shape[1]} features"))
-            report.notes += [self.matrix.note] if self.matrix.note else []
+            report.notes.append(Usual(f"nodes: {source.name}: {self.matrix.num_features} features"))
+            report.notes += [self._note] if self._note else []
             if options.features != "structural":
                 self.parts.append(MatrixFeatures(self.matrix.x))
                 self.sparse = scipy.sparse.issparse(self.matrix.x)
@@ -484,9 +493,7 @@ class NumberedNodes:
     @property
     def num_classes(self) -> int:
         """Number of classes, or of labels per node if there are several; 0 without labels."""
-        if self._y is None or self._y.dtype.kind == "f":
-            return 0
-        return int(self._y.max()) + 1 if self._y.ndim == 1 else int(self._y.shape[1])
+        return Nodes("", self.num_nodes, y=self._y).num_classes
 
     def _padded(self, values: npt.NDArray[Any], filling: Any) -> npt.NDArray[Any]:
         """Returns one value per node; nodes that only edges name get the value `filling`."""
@@ -567,7 +574,8 @@ class NumberedNodes:
 
     def _read_masks(self) -> dict[str, npt.NDArray[np.bool_]]:
         if self.options.split is None:
-            return {} if self.matrix is None else self.matrix.masks
+            given = {name: getattr(self.matrix, name, None) for name in MASKS}
+            return {name: mask for name, mask in given.items() if mask is not None}
         found = table_labels.read_split(self.duck, self._columns_for("split"), self._split)
         self.report.columns["split"] = self._split
         sizes = "/".join(f"{int(mask.sum()):,}" for mask in found.values())
