@@ -8,7 +8,6 @@ class plus noise; the centres are so close that features reveal the class only w
 from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -57,15 +56,11 @@ def synthetic_graph(
     require(0 <= num_edges <= room, owner, "num_edges", dense, num_edges)
     random = np.random.default_rng([seed, num_nodes, num_edges, num_features, num_classes])
     y = _classes(random, num_nodes, num_classes)
-    keys = _edges(random, y, num_edges, torch.device(device))
-    indptr = np.zeros(num_nodes + 1, dtype=np.int64)
-    indices = np.empty(2 * num_edges, dtype=np.int64)
-    _to_csr(keys, indptr, indices)
-    del keys
+    edges = np.stack(np.divmod(_edges(random, y, num_edges, torch.device(device)), num_nodes))
     x = _features(random, y, num_features, num_classes)
     train, val, test = _split(random, num_nodes)
     masks: Any = {"train_mask": train, "val_mask": val, "test_mask": test}
-    return Graph.from_csr(indptr, indices, x, y, **masks, name=f"synthetic-{num_nodes}")
+    return Graph.from_edge_index(edges, x, y, **masks, name=f"synthetic-{num_nodes}")
 
 
 def _classes(random: np.random.Generator, num_nodes: int, num_classes: int) -> Array:
@@ -136,24 +131,6 @@ def _sorted_distinct(keys: Tensor) -> Tensor:
     new = torch.ones(len(keys), dtype=torch.bool, device=keys.device)
     torch.ne(keys[1:], keys[:-1], out=new[1:])
     return keys[new]
-
-
-@numba.njit(cache=True)
-def _to_csr(keys, indptr, indices):  # type: ignore[no-untyped-def]
-    """Fills a CSR pattern by a counting sort; every row is sorted because the keys are."""
-    num_nodes = indptr.shape[0] - 1
-    for key in keys:
-        indptr[key // num_nodes + 1] += 1
-        indptr[key % num_nodes + 1] += 1
-    for node in range(num_nodes):
-        indptr[node + 1] += indptr[node]
-    place = indptr[:-1].copy()
-    for key in keys:
-        low, high = key // num_nodes, key % num_nodes
-        indices[place[low]] = high
-        indices[place[high]] = low
-        place[low] += 1
-        place[high] += 1
 
 
 def _features(
