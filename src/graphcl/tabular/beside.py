@@ -433,20 +433,20 @@ class VectorFeatures(MatrixFeatures):
 
 
 def place_vectors(
-    duck: Duck, given: Any, ids: IdColumn | None, kind: str, *, order: Source | None, strict: bool
+    duck: Duck, options: TableOptions, *, ids: IdColumn | None, kind: str, order: Source | None
 ) -> VectorFeatures:
     """Finds the node of each vector, once nodes are numbered.
 
     Args:
         duck: the session.
-        given: the file or array.
+        options: name the file or array, and say whether to refuse nodes without a vector, and
+            vectors without a node.
         ids: the vectors' ids; None means that they are in the order of the node table.
         kind: the type in which ids are compared.
         order: the node table, or None.
-        strict: whether to refuse nodes without a vector, and vectors without a node.
     """
-    name, table = open_vectors(given)
-    path = str(given) if isinstance(given, str | Path) else name
+    name, table = open_vectors(options.vectors)
+    path = str(options.vectors) if isinstance(options.vectors, str | Path) else name
     names = tuple(f"{name}[{place}]" for place in range(table.shape[1]))
     found = VectorFeatures(table, path=path, vectors=Column(name, VECTORS, names))
     found.notes.append(Usual(f"vectors: {path}: {found.width:,} numbers for each node"))
@@ -491,7 +491,7 @@ def place_vectors(
         said.append(f"{counted(unknown, 'id is', 'ids are')} of no node: left out")
     if without:
         said.append(f"{counted(without, 'node has', 'nodes have')} none: zeros")
-    if unknown == len(table) or (strict and said):
+    if unknown == len(table) or (options.strict and said):
         reason = said[0].split(":")[0] if unknown < len(table) else "none of the ids is a node's"
         found.problems.append(Problem(f"{ids.source.name}: {option('vector_ids')}: {reason}"))
     found.notes += [f"vectors: {one}" for one in said]

@@ -17,13 +17,14 @@ these files, and the table itself is not parsed a second time.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.errors import GraphError
+from graphcl.store.writer import ArrayWriter
 from graphcl.tabular.cells import is_text, number, plain
 from graphcl.tabular.duck import Duck, literal, quoted
 from graphcl.tabular.kinds import NonNumericColumn, encode
@@ -265,21 +266,6 @@ def _cast(source: Source, name: str) -> str:
     return f"TRY_CAST(trim({plain(source, name)}) AS DOUBLE)"
 
 
-class ArraySink(Protocol):
-    """Where arrays are created: in memory, or by the writer of a store.
-
-    `num_features` is the width of sparse features, which their arrays do not contain.
-    """
-
-    num_features: int
-
-    def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
-        """Returns a new array of zeros, called `name`, for the caller to fill."""
-
-    def shorten(self, name: str, length: int) -> None:
-        """Cuts an array to its first `length` entries."""
-
-
 class InMemory:
     """Arrays in memory, by name."""
 
@@ -475,7 +461,7 @@ def entries_of(parts: Sequence[FeaturePart]) -> Iterator[Entries]:
 
 
 def fill_sparse(
-    into: ArraySink,
+    into: InMemory | ArrayWriter,
     entries: Callable[[], Iterator[Entries]],
     num_nodes: int,
 ) -> None:

@@ -146,8 +146,10 @@ class FitColumns(_Columns):
         self._refused: set[str] = set()  # columns that can be read in two ways
         self._zeros = 0  # missing values that have no mean
         names = [name for name in self._source.columns if name not in used]
-        if leaks:
-            names = [name for name in names if not self._leaks(name)]
+        if leaks:  # a column that looks like a label or a split: as a feature it would leak
+            refused = {name: one for name in names if (one := refusal(self._source, name))}
+            self.problems += refused.values()
+            names = [name for name in names if name not in refused]
         found = self._look(names, given)
         columns = tuple(found[name] for name in names if name in found)
         self._refuse_missing()
@@ -307,13 +309,6 @@ class FitColumns(_Columns):
         """``refuse``, ``zero``, ``mean``, or ``auto``: the mean where few values are missing."""
         missing = self._options.missing
         return "refuse" if missing == "auto" and self._options.strict else missing
-
-    def _leaks(self, name: str) -> bool:
-        """Notes a column that looks like a label or a split: as a feature it would leak."""
-        found = refusal(self._source, name)
-        if found:
-            self.problems.append(found)
-        return found is not None
 
     def _note_empty(self, name: str) -> None:
         self._void.add(name)

@@ -16,6 +16,7 @@ from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.validation import FEW_VALUES, is_labelled
 from graphcl.store.columns import Names
 from graphcl.store.header import MASKS
+from graphcl.store.writer import ArrayWriter
 from graphcl.tabular import columns as table_columns
 from graphcl.tabular import labels as table_labels
 from graphcl.tabular.beside import TagTable, load_ids, place_vectors
@@ -23,8 +24,8 @@ from graphcl.tabular.cells import is_written
 from graphcl.tabular.columns import IdColumn, common_kind
 from graphcl.tabular.duck import Duck, is_query, quoted
 from graphcl.tabular.features import (
-    ArraySink,
     FeaturePart,
+    InMemory,
     MatrixFeatures,
     entries_of,
     fill_sparse,
@@ -33,7 +34,7 @@ from graphcl.tabular.features import (
 )
 from graphcl.tabular.fitting import ApplyColumns, FitColumns, kinds_given
 from graphcl.tabular.graph_formats import read_features
-from graphcl.tabular.options import TableOptions
+from graphcl.tabular.options import DUPLICATES, TableOptions
 from graphcl.tabular.preparation import Preparation
 from graphcl.tabular.report import (
     ColumnOutcome,
@@ -309,12 +310,8 @@ class NumberedNodes:
         if twice:
             value, first, last, ids = twice[0]
             more = f" ({counted(ids, 'id')} with several rows)" if ids > 1 else ""
-            keep, known = "", self._has_columns
-            if known:
-                keep = (
-                    f": keep one with {option('duplicates', 'first')} or "
-                    f"{option('duplicates', 'last')}"
-                )
+            known, either = self._has_columns, [option("duplicates", one) for one in DUPLICATES[:2]]
+            keep = f": keep one with {' or '.join(either)}" if known else ""
             self.problems.append(
                 Problem(
                     f"{source.name}: rows {first} and {last} have the same id {value!r} in column "
@@ -409,14 +406,8 @@ class NumberedNodes:
             prepared = replace(prepared or Preparation(()), tags=self.tags.tags)
             self._add_part(self.tags)
         if options.vectors is not None:
-            vectors = place_vectors(
-                self.duck,
-                options.vectors,
-                self._vector_ids,
-                self.key_kind,
-                order=self.source,
-                strict=options.strict,
-            )
+            ids, kind = self._vector_ids, self.key_kind
+            vectors = place_vectors(self.duck, options, ids=ids, kind=kind, order=self.source)
             if not vectors.problems:
                 vectors.look(known.vectors, training)
             prepared = replace(prepared or Preparation(()), vectors=vectors.vectors)
@@ -459,7 +450,9 @@ class NumberedNodes:
         """Number of features from the tables; structural features are not counted."""
         return sum(part.width for part in self.parts)
 
-    def fill(self, into: ArraySink, further: int = 0) -> npt.NDArray[np.float32] | None:
+    def fill(
+        self, into: InMemory | ArrayWriter, further: int = 0
+    ) -> npt.NDArray[np.float32] | None:
         """Fills the arrays of sparse features, or ``x``, which is returned.
 
         The last columns of ``x``, as many as `further`, stay zeros for others to fill.
