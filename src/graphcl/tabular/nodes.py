@@ -34,7 +34,7 @@ from graphcl.tabular.features import (
 )
 from graphcl.tabular.fitting import ApplyColumns, FitColumns, kinds_given
 from graphcl.tabular.graph_formats import read_features
-from graphcl.tabular.options import DUPLICATES, TableOptions
+from graphcl.tabular.options import TableOptions
 from graphcl.tabular.preparation import Preparation
 from graphcl.tabular.report import (
     ColumnOutcome,
@@ -310,8 +310,12 @@ class NumberedNodes:
         if twice:
             value, first, last, ids = twice[0]
             more = f" ({counted(ids, 'id')} with several rows)" if ids > 1 else ""
-            known, either = self._has_columns, [option("duplicates", one) for one in DUPLICATES[:2]]
-            keep = f": keep one with {' or '.join(either)}" if known else ""
+            keep, known = "", self._has_columns
+            if known:
+                keep = (
+                    f": keep one with {option('duplicates', 'first')} or "
+                    f"{option('duplicates', 'last')}"
+                )
             self.problems.append(
                 Problem(
                     f"{source.name}: rows {first} and {last} have the same id {value!r} in column "

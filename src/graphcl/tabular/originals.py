@@ -16,7 +16,7 @@ from graphcl.graphs.structural import FEATURE_NAMES
 from graphcl.tabular import cells
 from graphcl.tabular.features import batches
 from graphcl.tabular.kinds import DAY, FEW_CATEGORIES
-from graphcl.tabular.preparation import CATEGORY, DATE, DURATION, NUMBER, TEXT, TIME, VECTOR, Column
+from graphcl.tabular.preparation import CATEGORY, DATE, DURATION, NUMBER, TEXT, TIME, VECTOR
 from graphcl.tabular.sources import Source
 
 if TYPE_CHECKING:
@@ -77,7 +77,8 @@ def read_cells(nodes: "NumberedNodes") -> tuple[Original, ...]:
     prepared = nodes.report.preparation
     known = {one.name: one for one in (prepared.columns if prepared else ())}
     source = cells.with_formats(source, known.values())
-    kinds = {name: _kind(source, name, known.get(name)) for name in names}
+    typed = {name: cells.kind_of_type(source.columns[name]) for name in names}
+    kinds = typed | {name: known[name].kind for name in names if name in known}
     names = [name for name in names if kinds[name] not in ("", VECTOR)]
     sql = [_cell(source, name, kinds[name]) for name in names] or ["NULL"]
     table = pyarrow.Table.from_batches(batch for _, batch in batches(nodes.duck, source, sql))
@@ -86,10 +87,6 @@ def read_cells(nodes: "NumberedNodes") -> tuple[Original, ...]:
         _original(name, kinds[name] if name in known else "", one, nodes.num_nodes)
         for name, one in columns
     )
-
-
-def _kind(source: Source, name: str, column: Column | None) -> str:
-    return cells.kind_of_type(source.columns[name]) if column is None else column.kind
 
 
 def _cell(source: Source, name: str, kind: str) -> str:
