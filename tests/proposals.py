@@ -548,7 +548,6 @@ REASONS = {
     DESCRIBES: (
         "A folder of shards",
         "Train an encoder",
-        "A long table",
         "The columns of --tags",
         "An .npy with",
         "A store, whole",

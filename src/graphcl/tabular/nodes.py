@@ -247,8 +247,6 @@ class NumberedNodes:
         elif given and not trained and prepared is not None:
             raise GraphError(f"{own}: the model was trained without {name}; leave {own} out")
 
-    # Numbers
-
     def number(self, ends: Sequence[tuple[IdColumn, str, int]]) -> None:
         """Numbers the nodes.
 
