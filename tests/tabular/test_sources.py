@@ -244,9 +244,7 @@ def test_a_file_of_a_folder_that_lacks_a_column_is_named(tmp_path):
     for name, columns in (("a", ("source", "target")), ("b", ("source",))):
         table = pyarrow.table({column: [0] for column in columns})
         pyarrow.parquet.write_table(table, tmp_path / f"{name}.parquet")
-    with pytest.raises(
-        GraphError, match=r"b\.parquet: has no column 'target', which .*a\.parquet has"
-    ):
+    with pytest.raises(GraphError, match=r'b\.parquet".*: column "target" was read'):
         read_tables(str(tmp_path), features="structural")
 
 

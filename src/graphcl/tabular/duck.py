@@ -175,7 +175,7 @@ def one_line(error: Exception) -> str:
             return f"line {place[1]} {words.format(*found.groups())}"
     kept = []
     for line in text.splitlines():
-        if not line.strip() or line.startswith(("Possible", "*", "LINE ")):
+        if not line.strip() or line.startswith(("Possible", "Candidate", "*", "LINE ")):
             break
         kept.append(line.strip())
     return "; ".join(kept)[:300].rstrip(" .") or "DuckDB failed"

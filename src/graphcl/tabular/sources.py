@@ -235,23 +235,10 @@ def _parquet_files(path: Path) -> list[Path]:
 
 
 def _several(duck: Duck, text: str, files: list[Path]) -> Source:
-    """Returns Parquet files as one table; it has the columns of the first.
-
-    Raises:
-        GraphError: another file lacks one of them.
-    """
-
-    def relation(files: list[Path]) -> str:
-        listed = ", ".join(file_literal(file) for file in files)
-        return f"read_parquet([{listed}], hive_partitioning=false)"
-
-    columns = duck.columns(relation(files), where=text)
-    for file in files[1:]:
-        found = duck.columns(relation([file]), where=str(file))
-        lacking = next((name for name in columns if name not in found), None)
-        if lacking is not None:
-            raise GraphError(f"{file}: has no column {lacking!r}, which {files[0]} has")
-    return Source(text, relation(files), columns)
+    """Returns Parquet files as one table; it has the columns of the first."""
+    listed = ", ".join(file_literal(file) for file in files)
+    relation = f"read_parquet([{listed}], hive_partitioning=false)"
+    return Source(text, relation, duck.columns(relation, where=text))
 
 
 def _query(duck: Duck, sql: str, role: str) -> Source:
