@@ -5,7 +5,7 @@ usage: python -m benchmarks.typed --out ROWS.jsonl [--graphs acm_hgb acm_heco re
            [--device cuda] [--set key=value ...] [--variant NAME] [--test]
 
 `acm_hgb` and `acm_heco` are read from ``graphs`` in the folder `GRAPHCL_DATA`; the others are
-generated (`graphcl.datasets.synthetic`). Embeddings are judged by logistic regression: its
+generated (`benchmarks.typed_graphs`). Embeddings are judged by logistic regression: its
 strength is the one with the best mean macro-F1 over the validation nodes of the split and of five
 others drawn from training and validation nodes. `acm_hgb` has no validation nodes: a fifth of the
 training nodes of each class are, drawn once. `acm_heco` has three splits, each a row. Without
@@ -27,8 +27,8 @@ import numpy.typing as npt
 import torch
 
 from benchmarks.rows import append, provenance, read
+from benchmarks.typed_graphs import ONLY, telling_graph
 from benchmarks.typed_systems import EMBEDDINGS, supervised
-from graphcl.datasets.synthetic import ONLY, telling_graph
 from graphcl.devices import resolve_device
 from graphcl.evaluation.logistic import fit_logistic_batch
 from graphcl.evaluation.probe import STRENGTHS, f1, redraw, standardiser

@@ -3,7 +3,7 @@
 usage: python -m benchmarks.typed_size --out ROWS.jsonl [--nodes 1000000] [--edges 10000000]
            [--features 64] [--dim 128] [--steps 20] [--device cpu] [--tables]
 
-The typed graph has four types and six relations (`graphcl.datasets.synthetic`); the plain one
+The typed graph has four types and six relations (`benchmarks.typed_graphs`); the plain one
 is the same graph, flattened, with the features of all types in the same columns. Each is measured
 in a process of its own: seconds to make the graph from edge lists, seconds of a step of sampled
 training and of an epoch of such steps, seconds of exact embeddings of all nodes, and the peak of
@@ -29,8 +29,8 @@ import numpy as np
 import torch
 
 from benchmarks.rows import append, provenance
+from benchmarks.typed_graphs import typed_graph_of_size
 from graphcl import Graph, GraphCL
-from graphcl.datasets.synthetic import typed_graph_of_size
 from graphcl.devices import resolve_device
 from graphcl.graphs.conversion import offsets
 from graphcl.memory import peak_resident_bytes

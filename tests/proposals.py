@@ -227,14 +227,6 @@ ROWS = [
         drop="--nodes v.npy",
     ),
     Row(
-        "left out if --tags",
-        CHECK + " --tags id,v --tag-columns id,v",
-        FIVE,
-        take="",
-        drop="--tag-columns id,v",
-    ),
-    Row("--tags: no such", "check edges.csv --tags id,v", FIVE, {"--nodes": "--nodes n.csv"}),
-    Row(
         "pass --features both",
         "check edges.csv --features structural --tags t.csv",
         {"t.csv": "id,tag\na,x\nb,y"},
@@ -556,7 +548,6 @@ REASONS = {
     DESCRIBES: (
         "A folder of shards",
         "Train an encoder",
-        "A long table",
         "The columns of --tags",
         "An .npy with",
         "A store, whole",

@@ -62,8 +62,8 @@ def test_an_absent_file_says_where_it_belongs(tmp_path):
         ({"label": None}, "reddit_data.npz: has no array 'label'"),
         ({"node_types": np.zeros(60)}, "node_types must be 60 numbers 1"),
         ({"node_types": np.ones(7)}, "node_types must be 60 numbers"),
-        ({"feature": np.full((60, 2), np.nan)}, "reddit_data.npz: x: nan at node 0, feature 0"),
-        ({"label": np.zeros(9)}, "reddit_data.npz: y: 9 labels for 60 nodes"),
+        ({"feature": np.full((60, 2), np.nan)}, ": x: nan at node 0, feature 0"),
+        ({"label": np.zeros(9)}, ": y: 9 labels for 60 nodes"),
         ({"label": np.array([None] * 60)}, "holds pickled objects"),
     ],
 )
@@ -77,10 +77,10 @@ def test_damaged_data(tmp_path, changed, message):
     ("parts", "message"),
     [
         ({"row": [0, 1]}, "has neither 'row' and 'col' nor"),
-        ({"row": [0, 60], "col": [1, 2]}, "row names node 60; reddit_data.npz has 60 nodes"),
-        ({"row": [0, 1], "col": [-1, 2]}, "col names node -1"),
-        ({"row": [0, 1], "col": [1]}, "col must be a list of node numbers"),
-        ({"row": [0.5], "col": [1.0]}, "row must be a list of node numbers"),
+        ({"row": [0, 60], "col": [1, 2]}, "edge 1 names node 60, but the nodes are 0 to 59"),
+        ({"row": [0, 1], "col": [-1, 2]}, "edge 0 names node -1"),
+        ({"row": [0, 1], "col": [1]}, "2,\\) sources and \\(1,\\) targets"),
+        ({"row": [0.5], "col": [1.0]}, "node numbers must be integers"),
     ],
 )
 def test_damaged_edges(tmp_path, parts, message):

@@ -55,7 +55,7 @@ def test_each_name_is_a_feature_and_rows_add_up():
     assert report.fates[-1].column == "tags"
     assert report.fates[-1].features == 3
     known = graph.preparation.tags
-    assert (known.names, known.low, known.high) == (("fog", "hill", "sea"), -0.5, 7)
+    assert (known.categories, known.low, known.high) == (("fog", "hill", "sea"), -0.5, 7)
 
 
 def test_without_values_rows_are_counted():
@@ -82,10 +82,9 @@ def test_a_query_and_named_columns(given):
     assert report.column_features[-1] in ("k=SEA", "keyword=sea")
 
 
-@pytest.mark.parametrize("given", [{"tags": "t.csv"}, {"nodes": "t.csv", "tags": "page,keyword"}])
-def test_without_a_node_table_edges_and_tags_name_the_nodes(given):
+def test_without_a_node_table_edges_and_tags_name_the_nodes():
     write("t.csv", "page,keyword\nb,sea\na,hill\nq,sea\n")
-    graph, report = load_tables("e.csv", TableOptions(**given))
+    graph, report = load_tables("e.csv", TableOptions(tags="t.csv"))
     assert graph.node_ids.tolist() == ["a", "b", "c", "q"]
     assert graph.x.tolist() == [[1, 0], [0, 1], [0, 0], [0, 1]]
     assert report.column_features == ["keyword=hill", "keyword=sea"]
@@ -119,7 +118,7 @@ def test_it_is_the_loop_dense_sparse_and_stored(rows, sparse, tmp_path_factory):
     for x in (graph.x, Graph.open(folder / "store", verify=True).x):
         assert scipy.sparse.issparse(x) == sparse
         assert np.array_equal(x.toarray() if sparse else x, wanted)
-    assert read_preparation(folder / "store/nodes-0").tags.names == tuple(names)
+    assert read_preparation(folder / "store/nodes-0").tags.categories == tuple(names)
 
 
 def test_names_belong_to_the_training(tmp_path):
@@ -147,7 +146,7 @@ def test_names_belong_to_the_training(tmp_path):
 
 def test_inductive_names_are_those_of_training_rows():
     graph, _ = read(tags="t.csv", inductive=True)
-    assert graph.preparation.tags.names == ("hill", "sea")
+    assert graph.preparation.tags.categories == ("hill", "sea")
     assert graph.preparation.tags.high == 5
     assert graph.x[2].tolist() == [3, 0, 0]
 
@@ -157,7 +156,13 @@ def test_a_forged_vocabulary_is_refused(tmp_path):
     write_preparation(tmp_path, graph.preparation)
     file = tmp_path / "preparation.json"
     whole = json.loads(file.read_text())
-    for change in ({"names": []}, {"names": ["a", "a"]}, {"low": None}, {"column": 3}, {"new": 1}):
+    for change in (
+        {"categories": []},
+        {"categories": ["a", "a"]},
+        {"low": None},
+        {"name": 3},
+        {"new": 1},
+    ):
         file.write_text(json.dumps(whole | {"tags": whole["tags"] | change}))
         with pytest.raises(RunError, match="damaged"):
             read_preparation(tmp_path)
@@ -191,7 +196,6 @@ def test_what_is_wrong_with_a_table_is_said(table, error, message):
         ({"tags": "t.csv", "tag_columns": "page"}, ParameterError, "tag_columns"),
         ({"tags": "t.csv", "tag_columns": "pag,keyword"}, GraphError, "no column 'pag'.*'page'"),
         ({"tag_columns": "page,keyword"}, GraphError, "tag_columns: there are no tags"),
-        ({"tags": "page,keyword", "nodes": None}, GraphError, "columns are those of nodes"),
         ({"tags": "t.csv", "features": "structural"}, GraphError, "'structural' leaves tags"),
         ({"tags": "t.csv"}, TableError, "3 different names; at most 2"),
     ],

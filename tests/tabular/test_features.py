@@ -16,7 +16,7 @@ from graphcl.tabular import features
 from graphcl.tabular.build import build_store, load_tables
 from graphcl.tabular.cells import NO_VALUE
 from graphcl.tabular.duck import Duck
-from graphcl.tabular.features import InMemory, NodeTable, Numbers, fill_sparse
+from graphcl.tabular.features import InMemory, Numbers, fill_sparse
 from graphcl.tabular.options import TableOptions
 from graphcl.tabular.sources import open_source
 from tests.conftest import FUZZ
@@ -117,7 +117,7 @@ def test_facts_and_values_are_those_of_plain_loops(data, width, rows):
         patch.setattr(features, "_LEAST_ROWS", data.draw(st.integers(1, 6)))
         patch.setattr(features, "BLOCK_VALUES", 1)
         source = open_source(duck, "n.csv", role="nodes", options=TableOptions())
-        numbers = Numbers(NodeTable(duck, source), names, duck.folder / "n", training=training)
+        numbers = Numbers(duck, source, names, duck.folder / "n", training=training)
         facts, filling = numbers.facts, np.arange(1.0, 1 + len(numbers.facts.total))
         dense = np.full((rows, len(filling)), np.nan)
         for first, column, block in numbers.blocks(filling):

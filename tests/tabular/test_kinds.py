@@ -11,7 +11,6 @@ import scipy.sparse
 from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
 
 from graphcl.errors import TableError
-from graphcl.tabular import kinds
 from graphcl.tabular.build import load_tables
 from graphcl.tabular.kinds import WORDS, YEAR, fit_text, leading_axes, text_features
 from graphcl.tabular.options import TableOptions
@@ -181,9 +180,7 @@ def test_equal_texts_give_the_same_bits_and_no_axis_that_no_text_has():
 
 
 @pytest.mark.parametrize("wide", [True, False])
-@pytest.mark.parametrize("dense", [True, False])
-def test_axes_are_those_of_numpy(wide, dense, monkeypatch):
-    monkeypatch.setattr(kinds, "DENSE_ROWS", 1000 if dense else 1)
+def test_axes_are_those_of_numpy(wide):
     random = np.random.default_rng(0)
     shape = (40, 300) if wide else (300, 40)
     rows = scipy.sparse.random_array(shape, density=0.2, rng=random, format="csr")

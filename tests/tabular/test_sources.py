@@ -218,7 +218,7 @@ def test_a_matrix_in_memory_has_ids(make):
     found = both.x.toarray() if scipy.sparse.issparse(both.x) else both.x
     assert np.array_equal(found, np.concatenate([x, vectors], axis=1))
     assert scipy.sparse.issparse(both.x) == scipy.sparse.issparse(graph.x)
-    with pytest.raises(GraphError, match="node_ids: expected 4 integers or strings"):
+    with pytest.raises(GraphError, match="node_ids: 1 names for 4 nodes"):
         read_tables(pyarrow.table(edges), make(x), node_ids=["a"])
 
 
@@ -244,9 +244,7 @@ def test_a_file_of_a_folder_that_lacks_a_column_is_named(tmp_path):
     for name, columns in (("a", ("source", "target")), ("b", ("source",))):
         table = pyarrow.table({column: [0] for column in columns})
         pyarrow.parquet.write_table(table, tmp_path / f"{name}.parquet")
-    with pytest.raises(
-        GraphError, match=r"b\.parquet: has no column 'target', which .*a\.parquet has"
-    ):
+    with pytest.raises(GraphError, match=r'b\.parquet".*: column "target" was read'):
         read_tables(str(tmp_path), features="structural")
 
 

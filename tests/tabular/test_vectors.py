@@ -8,7 +8,7 @@ import scipy.sparse
 
 from graphcl.errors import GraphError, RunError, TableError
 from graphcl.graphs.graph import Graph
-from graphcl.tabular import beside, features
+from graphcl.tabular import features
 from graphcl.tabular.build import build_store, load_tables, read_tables
 from graphcl.tabular.options import TableOptions
 from graphcl.tabular.preparation import read_preparation, write_preparation
@@ -19,7 +19,7 @@ V = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
 
 @pytest.fixture(autouse=True)
 def _files(monkeypatch):
-    monkeypatch.setattr(beside, "BLOCK_VALUES", 6)  # two rows at a time
+    monkeypatch.setattr(features, "BLOCK_VALUES", 6)  # two rows at a time
     write("e.csv", "source,target\na,b\nb,c\n")
     write("n.csv", "id,age\na,1\nb,2\nc,3\nd,4\n")
     np.save("v.npy", V)
@@ -83,7 +83,7 @@ def test_sparse_and_stored(tmp_path, monkeypatch):
     assert np.array_equal(sparse.x.toarray(), dense.x)
     build_store("e.csv", TableOptions(nodes="n.csv", vectors="v.npy"), out=tmp_path / "s")
     assert np.array_equal(Graph.open(tmp_path / "s", verify=True).x.toarray()[:, 1:], V)
-    assert read_preparation(tmp_path / "s/nodes-0").vectors.width == 3
+    assert read_preparation(tmp_path / "s/nodes-0").vectors.features == ("v[0]", "v[1]", "v[2]")
 
 
 def test_a_model_takes_vectors_of_its_width(tmp_path):
@@ -101,7 +101,7 @@ def test_a_model_takes_vectors_of_its_width(tmp_path):
         read(vectors="new.npy", preparation=kept)
     with pytest.raises(GraphError, match="the model was trained with vectors; pass vectors"):
         read(preparation=kept)
-    for change in ({"width": 0}, {"low": float("inf")}, {"name": 3}):
+    for change in ({"missing": "two"}, {"low": float("inf")}, {"name": 3}):
         forged = replace(kept, vectors=replace(kept.vectors, **change))
         try:
             write_preparation(tmp_path, forged)

@@ -69,8 +69,7 @@ _OPTIONS: dict[str, Any] = {
     ),
     "tags": _option(
         _COLUMNS,
-        "A long table, with rows of id, name[, value]: each name is a feature. Or its columns "
-        "(page,keyword), if --nodes is one.",
+        "A long table, with rows of id, name[, value]: each name is a feature.",
         panel=_FILES,
     ),
     "tag_columns": _option(

@@ -5,13 +5,11 @@ the deviation of the training rows. The prepared file is a reconstruction: see `
 """
 
 import hashlib
+import io
 import os
-import shutil
-import tempfile
 import urllib.request
 import zipfile
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ import numpy.typing as npt
 
 from graphcl.errors import DatasetError, GraphError, MissingExtraError
 from graphcl.files.arrays import check_members, read_npz
-from graphcl.files.atomic import whole_file
+from graphcl.files.atomic import write_whole
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 
@@ -41,7 +39,6 @@ RAW = tuple(
 )
 RAW_BYTES = 1 << 29
 TIMEOUT_SECONDS = 60
-_PIECE = 1 << 20
 
 _ARRAYS = {"features": 2, "labels": 2, "edges": 2, "graph_id": 1}  # name: dimensions
 
@@ -119,13 +116,16 @@ def _read(path: Path) -> dict[str, npt.NDArray[Any]]:
 
 
 def _official(folders: Sequence[Path]) -> GraphCollection:
+    from unittest.mock import patch
+
     from torch_geometric.datasets import PPI
 
     root = folders[-1] / "ppi"
     try:
-        if not _has_raw_files(root):
+        if not all((root / "raw" / name).exists() for name in RAW):
             fetch_zip(URL, root / "raw", sha256=SHA256, names=RAW, limit=RAW_BYTES)
-        with _tensors_only():
+        # PyG falls back to plain pickle, which would run a file's content: forbid it.
+        with patch.dict(os.environ, TORCH_FORCE_WEIGHTS_ONLY_LOAD="1"):
             parts = {split: list(PPI(str(root), split=split)) for split in SPLITS}
     except ImportError as error:  # PyG reads the official files with networkx
         raise MissingExtraError("PPI from its official files", "networkx") from error
@@ -158,63 +158,26 @@ def fetch_zip(url: str, folder: Path, *, sha256: str, names: Collection[str], li
         DatasetError: the archive is too large, or is not the expected one.
         OSError: the download or the writing failed.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder) as file:
-        digest, size = hashlib.sha256(), 0
-        with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:
-            while piece := answer.read(_PIECE):
-                size += len(piece)
-                if size > limit:
-                    raise DatasetError(f"{url}: more than {limit} bytes; not the expected file")
-                digest.update(piece)
-                file.write(piece)
-        if digest.hexdigest() != sha256:
-            raise DatasetError(
-                f"{url}: has the SHA-256 {digest.hexdigest()}; expected {sha256}; not unpacked"
-            )
-        try:
-            with zipfile.ZipFile(file) as archive:
-                _unpack(archive, folder, url, names, limit)
-        except zipfile.BadZipFile as error:
-            raise DatasetError(f"{url}: not a zip ({error})") from None
-
-
-def _unpack(
-    archive: zipfile.ZipFile, folder: Path, url: str, names: Collection[str], limit: int
-) -> None:
-    members = check_members(archive, url, DatasetError, suffix="")
-    missing = [name for name in names if name not in members]
-    if missing:
-        raise DatasetError(f"{url}: does not contain {missing[0]}")
-    if sum(members[name].file_size for name in names) > limit:
-        raise DatasetError(f"{url}: unpacks to more than {limit} bytes; not the expected file")
-    for name in names:
-        with (
-            whole_file(folder / name) as staging,
-            archive.open(members[name]) as source,
-            staging.open("wb") as target,
-        ):
-            shutil.copyfileobj(source, target, _PIECE)
-
-
-def _has_raw_files(root: Path) -> bool:
-    """Returns whether PyG's class finds all files that it needs, and downloads nothing."""
-    return all((root / "raw" / name).exists() for name in RAW)
-
-
-@contextmanager
-def _tensors_only() -> Iterator[None]:
-    """Forbids pickled code: PyG falls back to plain pickle, which would run a file's content."""
-    name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-    before = os.environ.get(name)
-    os.environ[name] = "1"
+    with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:
+        packed = answer.read(limit + 1)
+    if len(packed) > limit:
+        raise DatasetError(f"{url}: more than {limit} bytes; not the expected file")
+    digest = hashlib.sha256(packed).hexdigest()
+    if digest != sha256:
+        raise DatasetError(f"{url}: has the SHA-256 {digest}; expected {sha256}; not unpacked")
     try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
+        with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+            members = check_members(archive, url, DatasetError, suffix="")
+            missing = [name for name in names if name not in members]
+            if missing:
+                raise DatasetError(f"{url}: does not contain {missing[0]}")
+            if sum(members[name].file_size for name in names) > limit:
+                raise DatasetError(f"{url}: unpacks to more than {limit} bytes")
+            folder.mkdir(parents=True, exist_ok=True)
+            for name in names:
+                write_whole(folder / name, archive.read(members[name]))
+    except zipfile.BadZipFile as error:
+        raise DatasetError(f"{url}: not a zip ({error})") from None
 
 
 def _collection(parts: dict[str, Any], note: str = "") -> GraphCollection:

@@ -391,7 +391,7 @@ def _fates(prepared: Preparation | None) -> tuple[tuple[str, str, int], ...]:
     if prepared is None:
         return ()
     columns = [(one.name, one.describe(), one.missing) for one in prepared.columns]
-    return (*columns, *((option(name), one.describe(), 0) for name, one in prepared.beside))
+    return (*columns, *((option(one.kind), one.describe(), 0) for one in prepared.beside))
 
 
 def _homophily(edges: scipy.sparse.csr_array, y: Array | None) -> float | None:

@@ -12,7 +12,7 @@ a second file has their ids.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,17 +24,16 @@ from graphcl.files.arrays import map_npy, read_npy
 from graphcl.tabular import cells, columns
 from graphcl.tabular.columns import IdColumn, identity
 from graphcl.tabular.duck import Duck, quoted
-from graphcl.tabular.features import Places
+from graphcl.tabular.features import FeaturePart, MatrixFeatures, Places
 from graphcl.tabular.options import TableOptions
-from graphcl.tabular.preparation import Tags, Vectors, is_far
+from graphcl.tabular.preparation import TAGS, VECTORS, Column, is_far
 from graphcl.tabular.report import Problem, Usual, short
-from graphcl.tabular.sources import Source
+from graphcl.tabular.sources import Source, open_source
 
 MOST_NAMES = 1_000_000  # of a vocabulary; an encoder has a row of weights for each
 NAMES = ("tag", "tags", "keyword", "word", "term", "token", "feature", "item", "category", "name")
 VALUES = ("value", "count", "weight", "n", "w", "freq", "frequency", "tf", "score", "amount")
 _SHOWN = 3
-BLOCK_VALUES = 1 << 21  # values that are read at a time
 
 
 class TagColumns(NamedTuple):
@@ -68,7 +67,7 @@ def tag_columns(source: Source, given: tuple[str, ...], id_column: str | None) -
             "that the delimiter is a comma, tab, semicolon or bar"
         )
     # The node table's own word for ids comes first; `name` is a name here rather than an id.
-    identity = columns.named(source, [id_column.strip().lower()]) if id_column else None
+    identity = columns.named(source, [id_column]) if id_column else None
     name = columns.named(source, NAMES, excluding=identity)
     ids = [one for one in columns.IDS if one not in NAMES]
     identity = identity or columns.named(source, ids, excluding=name)
@@ -78,16 +77,12 @@ def tag_columns(source: Source, given: tuple[str, ...], id_column: str | None) -
     name = name or next(one for one in rest if one != identity)
     rest = [one for one in rest if one not in (identity, name)]
     value = next((one for one in rest if one.strip().lower() in VALUES), None)
-    if value is None and len(rest) == 1 and _may_be_number(source, rest[0]):
+    if value is None and len(rest) == 1 and cells.may_be_number(source, rest[0]):
         value = rest[0]
     return TagColumns(identity, name, value, how)
 
 
-def _may_be_number(source: Source, name: str) -> bool:
-    return source.untyped or cells.kind_of_type(source.columns[name]) == "number"
-
-
-class TagTable:
+class TagTable(FeaturePart):
     """A long table in the session, ``tag_rows`` (key, name, w), and the features that it becomes.
 
     The features are known once the rows are joined with numbered nodes: ``tag_entries`` (number,
@@ -102,7 +97,6 @@ class TagTable:
     Attributes:
         ids: the column of ids.
         tags: the names that are features.
-        filled: number of values that are not zero.
         notes: what was found.
         problems: what is wrong; then there are no features.
     """
@@ -112,7 +106,7 @@ class TagTable:
     ) -> None:
         self._duck, self.source, self._strict = duck, source, options.strict
         self._found = found = tag_columns(source, options.tag_columns, id_column)
-        self.tags, self.filled = Tags(found.name, ()), 0
+        self.tags, self._filled = Column(found.name, TAGS), 0
         self.problems: list[Problem] = []
         if found.value and options.decimal and cells.is_written(source, found.value):
             source = replace(source, decimals={found.value: options.decimal})
@@ -136,7 +130,7 @@ class TagTable:
         if rest:
             self.notes.append(f"tags: not used: {', '.join(map(repr, rest[:8]))}")
 
-    def join(self, kind: str, known: Tags | None, training: npt.NDArray[np.bool_] | None) -> None:
+    def join(self, kind: str, known: Column | None, training: npt.NDArray[np.bool_] | None) -> None:
         """Joins the rows with the numbered nodes, and decides on the features.
 
         Args:
@@ -232,14 +226,21 @@ class TagTable:
             f"FROM (SELECT DISTINCT name FROM {rows})"
         )
         names = [one for (one,) in self._duck.rows("SELECT name FROM tag_names ORDER BY place")]
-        self.tags = Tags(self._found.name, tuple(names), float(low), float(high))
+        self.tags = Column(
+            self._found.name,
+            TAGS,
+            tuple(f"{self._found.name}={name}" for name in names),
+            categories=tuple(names),
+            low=float(low),
+            high=float(high),
+        )
 
-    def _apply(self, known: Tags) -> None:
+    def _apply(self, known: Column) -> None:
         """Loads the names of a training; says which names it has not seen."""
         import pyarrow
 
-        self.tags, places = known, np.arange(len(known.names))
-        listed = pyarrow.table({"name": pyarrow.array(known.names, "string"), "place": places})
+        self.tags, places = known, np.arange(len(known.categories))
+        listed = pyarrow.table({"name": pyarrow.array(known.categories, "string"), "place": places})
         self._duck.load("tag_names", listed)
         rows, names, shown = self._duck.row(
             "SELECT coalesce(sum(n), 0)::BIGINT, count(DISTINCT name), "
@@ -267,7 +268,7 @@ class TagTable:
             "CREATE TABLE tag_entries AS SELECT number, place, TRY_CAST(w AS FLOAT) AS w "
             "FROM tag_cells JOIN tag_names USING (name) WHERE w <> 0 ORDER BY number, place"
         )
-        self.filled, unfit, repeated, without = self._duck.row(
+        self._filled, unfit, repeated, without = self._duck.row(
             "SELECT count(*), count(*) FILTER (w IS NULL), "
             "(SELECT coalesce(sum(n - 1), 0)::BIGINT FROM tag_cells), "
             "(SELECT count(*) FROM nodes ANTI JOIN tag_entries USING (number)) FROM tag_entries"
@@ -286,7 +287,12 @@ class TagTable:
     @property
     def width(self) -> int:
         """Number of features."""
-        return len(self.tags.names)
+        return len(self.tags.features)
+
+    @property
+    def filled(self) -> int:
+        """Number of values that are not zero."""
+        return self._filled
 
     def fill(self, x: npt.NDArray[np.float32]) -> None:
         """Fills `x`, zeros ``[nodes, width]``."""
@@ -327,19 +333,15 @@ def open_vectors(given: Any) -> tuple[str, npt.NDArray[Any]]:
     return name, table
 
 
-def load_ids(duck: Duck, given: Any, rows: int, source: Source | None) -> IdColumn:
+def load_ids(duck: Duck, options: TableOptions) -> IdColumn:
     """Loads the ids of vectors into ``vector_rows``, whose ``rowid`` is the row.
 
-    Args:
-        duck: the session.
-        given: an `.npy` file or a list of ids, unless `source` is given.
-        rows: number of vectors.
-        source: the table of ids.
+    They are an `.npy` file, a list, or a table.
     """
-    if source is None:
+    given, path = options.vector_ids, isinstance(options.vector_ids, str | Path)
+    if isinstance(given, list | tuple | np.ndarray) or str(given).endswith(".npy"):
         import pyarrow
 
-        path = isinstance(given, str | Path)
         ids = read_npy(Path(given), GraphError) if path else np.asarray(given)
         name = str(given) if path else "vector_ids"
         if ids.ndim != 1 or ids.dtype.kind not in "iuUO":
@@ -348,100 +350,67 @@ def load_ids(duck: Duck, given: Any, rows: int, source: Source | None) -> IdColu
             )
         ids = ids if ids.dtype.kind in "iu" else np.array([str(one) for one in ids])
         duck.load("vector_rows", pyarrow.table({"id": pyarrow.array(ids.tolist())}))
+        column = "id"
         source = Source(name, "vector_rows", duck.columns("vector_rows"))
-        column = IdColumn(source, "id", "vector_rows", "id")
     else:
-        name, _ = identity(source, None)
+        source = open_source(duck, given, role="vector_ids", options=options)
+        column, _ = identity(source, None)
         duck.run(
-            f"CREATE TABLE vector_rows AS SELECT {quoted(name)} AS id FROM {source.relation}",
+            f"CREATE TABLE vector_rows AS SELECT {quoted(column)} AS id FROM {source.relation}",
             where=source.name,
         )
-        column = IdColumn(source, name, "vector_rows", "id")
+    rows = len(open_vectors(options.vectors)[1])
     (found,) = duck.row("SELECT count(*) FROM vector_rows")
     if found != rows:
         raise GraphError(
             f"{source.name}: {option('vector_ids')}: {counted(found, 'id')} for "
             f"{counted(rows, 'vector')}"
         )
-    column.check_present(duck)
-    return column
+    loaded = IdColumn(source, column, "vector_rows", "id")
+    loaded.check_present(duck)
+    return loaded
 
 
 @dataclass
-class VectorFeatures:
+class VectorFeatures(MatrixFeatures):
     """The features that a file of vectors becomes.
 
     Attributes:
         path: the file's name in messages.
-        table: the vectors, ``[rows, width]``.
-        places: the node of each row, −1 if there is none; None means that they are the same.
         vectors: what becomes of them; their range is known after `look`.
         notes: what was found.
         problems: what is wrong.
     """
 
-    path: str
-    table: npt.NDArray[Any]
-    places: Places | None
-    vectors: Vectors
-    notes: list[str]
-    problems: list[Problem]
+    path: str = ""
+    vectors: Column = field(default_factory=lambda: Column("", VECTORS))
+    notes: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
 
-    @property
-    def width(self) -> int:
-        """Number of features."""
-        return int(self.table.shape[1])
-
-    @property
-    def filled(self) -> int:
-        """Number of values that are not zero, at most."""
-        return int(self.table.size)
-
-    def fill(self, x: npt.NDArray[np.float32]) -> None:
-        """Fills `x`, zeros with at least as many rows as there are nodes."""
-        for rows, block in self._blocks():
-            x[rows] = block
-
-    def entries(self) -> Iterator[tuple[Places, Places, npt.NDArray[np.float32]]]:
-        """Yields rows, columns and values that are not zero; rows ascend in each part."""
-        for rows, block in self._blocks():
-            order = np.argsort(rows)
-            own, columns = np.nonzero(block[order])
-            yield rows[order][own], columns, block[order][own, columns]
-
-    def _blocks(self) -> Iterator[tuple[Places, npt.NDArray[np.float32]]]:
-        height = max(1, BLOCK_VALUES // self.width)
-        for first in range(0, len(self.table), height):
-            with np.errstate(over="ignore"):
-                block = np.asarray(self.table[first : first + height], dtype=np.float32)
-            rows = np.arange(first, first + len(block))
-            if self.places is not None:
-                rows = self.places[rows]
-                block, rows = block[rows >= 0], rows[rows >= 0]
-            yield rows, block
-
-    def look(self, known: Vectors | None, training: npt.NDArray[np.bool_] | None) -> None:
+    def look(self, known: Column | None, training: npt.NDArray[np.bool_] | None) -> None:
         """Finds the range of the values and what is wrong with them.
 
         Args:
             known: the vectors of a training; None keeps the range that is found.
             training: whether each node is one that the range is taken from; None means all are.
         """
-        if known is not None and known.width != self.width:
+        if known is not None and len(known.features) != self.width:
             self.problems.append(
                 Problem(
                     f"{self.path}: {option('vectors')}: vectors of {self.width:,} numbers; in "
-                    f"training they had {known.width:,}"
+                    f"training they had {len(known.features):,}"
                 )
             )
             return
         low, high = np.inf, -np.inf
-        for rows, block in self._blocks():
+        for rows, _, block in self.blocks():
             wrong = np.argwhere(~np.isfinite(block))
             if len(wrong):
                 node, place = (int(one) for one in wrong[0])
-                row = int(rows[node]) if self.places is None else self._row(int(rows[node]))
-                value = self.table[row, place]
+                row = int(rows[node])
+                if self.places is not None:
+                    row = int(np.flatnonzero(self.places == row)[0])
+                value = self.x[row, place]
                 self.problems.append(
                     Problem(
                         f"{self.path}: {option('vectors')}: {value} in row {row}, number {place} "
@@ -455,34 +424,31 @@ class VectorFeatures:
         if low > high:
             low = high = 0.0
         if known is None:
-            self.vectors = Vectors(self.vectors.name, self.width, low, high)
+            self.vectors = replace(self.vectors, low=low, high=high)
         elif is_far(known, low, high):
             self.notes.append(
                 f"vectors: numbers far outside the training's range: {low:g} to {high:g}; in "
                 f"training {known.low:g} to {known.high:g}"
             )
 
-    def _row(self, node: int) -> int:
-        assert self.places is not None
-        return int(np.flatnonzero(self.places == node)[0])
-
 
 def place_vectors(
-    duck: Duck, given: Any, ids: IdColumn | None, kind: str, *, order: Source | None, strict: bool
+    duck: Duck, options: TableOptions, *, ids: IdColumn | None, kind: str, order: Source | None
 ) -> VectorFeatures:
     """Finds the node of each vector, once nodes are numbered.
 
     Args:
         duck: the session.
-        given: the file or array.
+        options: name the file or array, and say whether to refuse nodes without a vector, and
+            vectors without a node.
         ids: the vectors' ids; None means that they are in the order of the node table.
         kind: the type in which ids are compared.
         order: the node table, or None.
-        strict: whether to refuse nodes without a vector, and vectors without a node.
     """
-    name, table = open_vectors(given)
-    path = str(given) if isinstance(given, str | Path) else name
-    found = VectorFeatures(path, table, None, Vectors(name, int(table.shape[1])), [], [])
+    name, table = open_vectors(options.vectors)
+    path = str(options.vectors) if isinstance(options.vectors, str | Path) else name
+    names = tuple(f"{name}[{place}]" for place in range(table.shape[1]))
+    found = VectorFeatures(table, path=path, vectors=Column(name, VECTORS, names))
     found.notes.append(Usual(f"vectors: {path}: {found.width:,} numbers for each node"))
     if ids is None:
         rows = 0 if order is None else int(duck.row("SELECT count(*) FROM node_rows")[0])
@@ -525,7 +491,7 @@ def place_vectors(
         said.append(f"{counted(unknown, 'id is', 'ids are')} of no node: left out")
     if without:
         said.append(f"{counted(without, 'node has', 'nodes have')} none: zeros")
-    if unknown == len(table) or (strict and said):
+    if unknown == len(table) or (options.strict and said):
         reason = said[0].split(":")[0] if unknown < len(table) else "none of the ids is a node's"
         found.problems.append(Problem(f"{ids.source.name}: {option('vector_ids')}: {reason}"))
     found.notes += [f"vectors: {one}" for one in said]

@@ -36,10 +36,11 @@ from graphcl.tabular.nodes import NumberedNodes
 from graphcl.tabular.options import TableOptions, holds_tables
 from graphcl.tabular.originals import read_cells
 from graphcl.tabular.preparation import read_preparation, write_preparation
-from graphcl.tabular.report import EdgeCounts, TableReport, Usual, said_of, say_isolated
+from graphcl.tabular.report import EdgeCounts, TableReport, Usual, said_of
 from graphcl.tabular.tables import Tables, open_tables
 from graphcl.tabular.times import ages
 
+MANY_ISOLATED = 0.1  # a larger share of nodes without an edge is a warning
 JOINING = 3  # times the size of its files: what a graph in parts takes while it is joined
 
 
@@ -347,7 +348,7 @@ def _fill_relation(
 
 
 def _say_isolated(tables: Tables, relations: Iterable[Relation]) -> None:
-    """Reports how many nodes have no edge."""
+    """Reports how many nodes have no edge: as a warning, and first, if they are many."""
     joined = {kind: np.zeros(one.num_nodes, np.bool_) for kind, one in tables.nodes.items()}
     for relation in relations:
         source, target = (relation.source, relation.target) if tables.typed else ("", "")
@@ -355,9 +356,16 @@ def _say_isolated(tables: Tables, relations: Iterable[Relation]) -> None:
         for start in range(0, len(relation.indices), BLOCK):  # a store's are on disk
             joined[source][relation.indices[start : start + BLOCK]] = True
     for kind, known in reversed(joined.items()):
-        count = int((~known).sum())
-        tables.report.isolated_nodes += 0 if kind else count
-        say_isolated(tables.report, kind, count, len(known))
+        count, report = int((~known).sum()), tables.report
+        report.isolated_nodes += 0 if kind else count
+        if count > MANY_ISOLATED * len(known):
+            of = f" of {kind}" if kind else ""
+            have = "has" if count == 1 else "have"
+            said = f"{count:,} of {counted(len(known), 'node')}{of} {have} no edge"
+            report.first.insert(0, f"warning: {said}")
+        elif count:
+            head = f"nodes {kind}:" if kind else "nodes:"
+            report.notes.append(f"{head} {counted(count, 'node has', 'nodes have')} no edge")
 
 
 def _edge_notes(table: EdgeList, kept: Mapping[Key, Relation], report: TableReport) -> list[str]:

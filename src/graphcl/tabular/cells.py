@@ -48,6 +48,11 @@ def is_written(source: Source, name: str) -> bool:
     return source.columns.get(name) == "VARCHAR"
 
 
+def may_be_number(source: Source, name: str) -> bool:
+    """Returns whether a column may hold numbers: by its type, or because its cells are texts."""
+    return is_text(source, name) or kind_of_type(source.columns[name]) == "number"
+
+
 def marked(mark: str) -> str:
     """Returns an SQL condition on ``{0}``: a number with this decimal mark."""
     other = MARKS[1 - MARKS.index(mark)]

@@ -15,17 +15,20 @@ are written in the usual form of an integer. One `007`, `1e3` or number of more 
 all of them strings.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphcl.errors import GraphError, counted, is_command, option, suggestion
 from graphcl.tabular.duck import Duck, quoted
 from graphcl.tabular.features import BLOCK_COLUMNS
-from graphcl.tabular.options import COLUMNS, TableOptions
+from graphcl.tabular.options import COLUMNS, TableOptions, having
 from graphcl.tabular.report import Problem
 from graphcl.tabular.sources import Source
+
+if TYPE_CHECKING:
+    from graphcl.tabular.edges import EdgeList
 
 SOURCES = ("source", "src", "from", "source_id", "from_id", "u", "node1", "node_1", "start", "head")
 TARGETS = ("target", "dst", "to", "target_id", "to_id", "v", "node2", "node_2", "end", "tail")
@@ -43,17 +46,14 @@ _DECIMAL = "'0|-?[1-9][0-9]{0,18}'"
 
 
 def find(source: Source, name: str, keyword: str) -> str:
-    """Returns the column called `name`, or the only one that differs from it in case alone.
+    """Returns the column called `name`, or one that differs from it in case alone.
 
     `keyword` is the parameter that names it, for messages.
     """
     if name in source.columns:
         return name
-    lowered = [
-        column for column in source.columns if column.strip().lower() == name.strip().lower()
-    ]
-    if len(lowered) == 1:
-        return lowered[0]
+    for found in having(source.columns, [name]):
+        return found
     near = suggestion(name, source.columns)
     where = f"{source.name}: {option(keyword)}"
     raise GraphError(f"{where}: no column {name!r}; it has {_listed(source)}{near}")
@@ -142,8 +142,8 @@ def singular(name: str) -> str:
 
 def named(source: Source, candidates: Sequence[str], excluding: str | None = None) -> str | None:
     """Returns the column whose name comes first among the candidates, or None."""
-    known = {name.strip().lower(): name for name in source.columns if name != excluding}
-    return next((known[name] for name in candidates if name in known), None)
+    rest = [name for name in source.columns if name != excluding]
+    return next(iter(having(rest, candidates)), None)
 
 
 def looks_like(source: Source, name: str) -> str:
@@ -257,25 +257,6 @@ End = tuple[str, str]  # a list of edges and one of its columns
 
 
 @dataclass
-class Listed:
-    """A list of edges.
-
-    Attributes:
-        name: of its relation.
-        table: the list's name in messages.
-        columns: those of both ends.
-        how: how they were found.
-        values: what the columns hold that may be ends: distinct texts, by column.
-    """
-
-    name: str
-    table: str
-    columns: tuple[str, str]
-    how: str
-    values: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass
 class Held:
     """A node table.
 
@@ -303,19 +284,20 @@ class Held:
         return self.shares.get(column, {}).get(end, 0.0)
 
 
-def read_ends(duck: Duck, source: Source, listed: Listed, excluded: Collection[str | None]) -> None:
-    """Reads the columns of a list of edges that may be its ends; `excluded` may not."""
-    left = {one.strip().lower() for one in excluded if one}
-    likely = [one for one in source.columns if one.strip().lower() not in left]
-    wanted = {*listed.columns, *(likely[: MOST - 2] if listed.how != "given" else ())}
+def read_ends(edges: "EdgeList") -> None:
+    """Reads the columns of a list of edges that may be its ends."""
+    source, excluded = edges.source, (edges.relation_column, edges.options.weight)
+    left = having(source.columns, [one for one in excluded if one])
+    likely = [one for one in source.columns if one not in left]
+    wanted = {*edges.columns, *(likely[: MOST - 2] if edges.how != "given" else ())}
     picked = [one for one in source.columns if one in wanted and may_be_ids(source, one)]
     if picked:
-        rows = _read(duck, source, picked, ROWS)
-        listed.values = {one: _distinct(rows.column(place)) for place, one in enumerate(picked)}
+        rows = _read(edges.duck, source, picked, ROWS)
+        edges.values = {one: _distinct(rows.column(place)) for place, one in enumerate(picked)}
 
 
 def node_table(
-    duck: Duck, source: Source, kind: str, options: TableOptions, lists: Sequence[Listed]
+    duck: Duck, source: Source, kind: str, options: TableOptions, lists: Sequence["EdgeList"]
 ) -> Held:
     """Reads the columns of a node table that may hold its ids.
 
@@ -348,13 +330,9 @@ def may_be_ids(source: Source, column: str) -> bool:
 
 
 def _read(duck: Duck, source: Source, columns: Sequence[str], rows: int) -> Any:
-    import pyarrow
-
     picked = ", ".join(f"{quoted(one)}::VARCHAR AS c{place}" for place, one in enumerate(columns))
     query = f"SELECT {picked} FROM {source.relation} LIMIT {rows}"
-    batches = list(duck.batches(query, where=source.name))
-    empty = {f"c{place}": pyarrow.array([], pyarrow.string()) for place in range(len(columns))}
-    return pyarrow.Table.from_batches(batches) if batches else pyarrow.table(empty)
+    return duck.table(query, where=source.name)
 
 
 def _distinct(values: Any) -> Any:
@@ -401,11 +379,11 @@ def _texts(options: TableOptions, name: str) -> Iterable[str]:
     return (value,) if isinstance(value, str) else value or ()
 
 
-def _compare(duck: Duck, source: Source, held: Held, lists: Sequence[Listed]) -> None:
+def _compare(duck: Duck, source: Source, held: Held, lists: Sequence["EdgeList"]) -> None:
     """Counts in one scan which values of which ends each column holds."""
     import pyarrow
 
-    ends = [(one.name, column) for one in lists for column in one.values]
+    ends = [(one.text, column) for one in lists for column in one.values]
     sizes = [len(one.values[column]) for one in lists for column in one.values]
     values = [values for one in lists for values in one.values.values()]
     columns = list(held.ranks)
@@ -442,7 +420,7 @@ def _compare(duck: Duck, source: Source, held: Held, lists: Sequence[Listed]) ->
         held.unique = {one for one, count in zip(likely, distinct, strict=True) if count == rows}
 
 
-def choose(tables: Sequence[Held], lists: Sequence[Listed]) -> None:
+def choose(tables: Sequence[Held], lists: Sequence["EdgeList"]) -> None:
     """Sets the columns of ids and of ends that join most edges.
 
     Raises:
@@ -451,7 +429,7 @@ def choose(tables: Sequence[Held], lists: Sequence[Listed]) -> None:
     """
     for one in lists:
         _choose_ends(one, tables)
-    ends = [(one.name, column) for one in lists for column in one.columns]
+    ends = [(one.text, column) for one in lists for column in one.columns]
     named = {end: _named(end, tables) for end in ends}
 
     def share(held: Held, column: str, end: End) -> float:
@@ -491,13 +469,13 @@ def choose(tables: Sequence[Held], lists: Sequence[Listed]) -> None:
         _refuse_doubt(held, max(ends, key=partial(share, held, held.column)))
 
 
-def _choose_ends(listed: Listed, tables: Sequence[Held]) -> None:
+def _choose_ends(listed: "EdgeList", tables: Sequence[Held]) -> None:
     """Takes other columns of a list if those that were guessed hold no ids of nodes."""
     if listed.how == "given":
         return
 
     def held(column: str) -> float:
-        end = (listed.name, column)
+        end = (listed.text, column)
         return max((one.share(key, end) for one in tables for key in one.ranks), default=0.0)
 
     if all(held(column) > 0 for column in listed.columns):
@@ -537,7 +515,7 @@ def _refuse_doubt(held: Held, end: End) -> None:
             )
 
 
-def first_line(tables: Iterable[Held], lists: Iterable[Listed]) -> str:
+def first_line(tables: Iterable[Held], lists: Iterable["EdgeList"]) -> str:
     """Returns one line on all that was guessed of ids and ends; empty if all was given."""
     ids, ends = dict[str, list[str]](), dict[str, list[str]]()
     for table in tables:
@@ -546,7 +524,7 @@ def first_line(tables: Iterable[Held], lists: Iterable[Listed]) -> str:
     for one in lists:
         if one.how != "given":
             columns = f"{one.columns[0]!r} and {one.columns[1]!r}"
-            ends.setdefault(columns, []).append(one.name or one.table)
+            ends.setdefault(columns, []).append(one.text or one.source.name)
     parts = [
         f"{what} in " + ", ".join(f"{columns} of {', '.join(of)}" for columns, of in found.items())
         for what, found in (("ids", ids), ("ends", ends))

@@ -32,6 +32,7 @@ from graphcl.tabular.options import (
     TIMES,
     TableOptions,
     by_name,
+    having,
 )
 from graphcl.tabular.preparation import NUMBER, Column, Preparation
 from graphcl.tabular.report import Usual, listed
@@ -140,16 +141,7 @@ def read_new(
         for name, table in nodes.items()
     }
     found = _read(graph, options, chosen, edges)
-    for name, one in chosen.items():
-        new = found.nodes[name]
-        width = 0 if new.x is None else new.x.shape[1]
-        if width != len(one.features):
-            wanted = graph.nodes[name].num_features - computed
-            raise GraphError(
-                f"{one.table}: has {counted(width, 'feature')}; the graph has {wanted}"
-            )
-        new.features, new.absent, new.table = one.features, one.absent, one.table
-        found.notes += one.notes
+    found.notes += [line for one in chosen.values() for line in one.notes]
     return found
 
 
@@ -293,7 +285,7 @@ def _of_lists(graph: Graph, options: TableOptions, edges: Mapping[Key, Any]) -> 
             source = open_source(duck, table, role="edges", options=options)
             for option in OF_EDGES:
                 for relation, column in by_name(option, getattr(options, option), known):
-                    if relation in ("", key[1]) and _found(source, (column,)):
+                    if relation in ("", key[1]) and having(source.columns, [column]):
                         found[option][key[1]] = column
             if own.num_edge_features:
                 prepared[text] = (options.edge_preparations or {}).get(text)
@@ -335,12 +327,19 @@ def _new_nodes(own: Nodes, numbered: NumberedNodes, one: "_Columns | None") -> N
     if one.exact and filled:
         missing = counted(filled, "value is", "values are")
         raise GraphError(f"{one.table}: {missing} missing; every feature needs one")
+    width = own.num_features
+    if width != len(one.features):
+        wanted = f"the graph has {len(one.features)}"
+        raise GraphError(f"{one.table}: has {counted(width, 'feature')}; {wanted}")
     rows = own.num_nodes - numbered.report.added_nodes  # nodes that edges add come last
     masks = {mask: getattr(own, mask) for mask in MASKS if getattr(own, mask) is not None}
     return NewNodes(
         listed,
         rows,
         None if own.x is None else own.x[:rows],
+        one.features,
+        one.absent,
+        one.table,
         y=None if own.y is None else own.y[:rows],
         class_names=own.class_names,
         masks={name: mask[:rows] for name, mask in masks.items()},
@@ -382,15 +381,15 @@ class _Columns:
             self.options = replace(options, label=(), split=None, preparation=None)
             return
         identity = self.identity = table_columns.identity(source, options.id_column)[0]
-        labels = _found(source, options.label)
-        split = _found(source, () if options.split is None else (options.split,))
+        labels = tuple(having(source.columns, options.label))
+        split = having(source.columns, [options.split] if options.split else ())
         ignored = table_columns.find_all(source, options.ignore, "ignore")
         self.options = replace(options, label=labels, split=split[0] if split else None)
         if own.y is not None and options.label_kind == "auto":  # as those that the graph has
             kind = "number" if own.has_number else "classes"
             self.options = replace(self.options, label_kind=kind)
         times = [text.rpartition("=")[2] for text in (*options.time, *options.label_time)]
-        used = {identity, *labels, *split, *ignored, *_found(source, times)}
+        used = {identity, *labels, *split, *ignored, *having(source.columns, times)}
         names = [name for name in source.columns if name not in used]
         if width == 0:
             self.options = replace(self.options, features="structural", preparation=None)
@@ -412,16 +411,14 @@ class _Columns:
             wanted = f"{len(prepared.features)} features come from tables"
             raise GraphError(f"{source.name}: {wanted}, and the graph has {width}")
         parts = [(one.name, one.features, one.name in source.columns) for one in prepared.columns]
-        beside: dict[str, Any] = {"tags": prepared.tags, "vectors": prepared.vectors}
-        for name, one in prepared.beside:
-            there = getattr(self.options, name) is not None
-            beside[name] = one if there else None
-            parts.append((option(name), tuple(one.features), there))
+        beside = {one.kind: getattr(self.options, one.kind) is not None for one in prepared.beside}
+        parts += [(option(one.kind), one.features, beside[one.kind]) for one in prepared.beside]
         self.absent = tuple(name for name, _, there in parts if not there)
         owned = np.repeat([there for _, _, there in parts], [len(own) for _, own, _ in parts])
         self.features = np.flatnonzero(owned)
         kept = tuple(one for one in prepared.columns if one.name in source.columns)
-        reduced = replace(prepared, columns=kept, **beside)
+        gone: dict[str, Any] = {name: None for name, there in beside.items() if not there}
+        reduced = replace(prepared, columns=kept, **gone)
         self.options = replace(self.options, preparation=reduced)
         if not reduced.features:
             self.options = replace(self.options, features="structural", preparation=None)
@@ -438,13 +435,6 @@ def _as_they_are(source: Source, names: Sequence[str], width: int) -> Preparatio
             f"has {width}, and they are taken in order"
         )
     return Preparation(tuple(Column(one, NUMBER, (one,), low=-_FAR, high=_FAR) for one in names))
-
-
-def _found(source: Source, names: Sequence[str]) -> tuple[str, ...]:
-    """Returns the columns that a table has of some that the training had."""
-    known = {column.strip().lower() for column in source.columns}
-    wanted = [name for name in names if name.strip().lower() in known]
-    return table_columns.find_all(source, wanted, "label")
 
 
 def _named(given: Any, name: str) -> str:
@@ -464,7 +454,7 @@ def read_ids(given: Any, options: TableOptions) -> tuple[Array, list[str]]:
         return ids, []
     with Duck() as duck:
         source = open_source(duck, given, role="remove-nodes", options=options)
-        wanted = _found(source, () if options.id_column is None else (options.id_column,))
+        wanted = having(source.columns, [options.id_column] if options.id_column else ())
         name, how = table_columns.identity(source, wanted[0] if wanted else None)
         duck.run(f"CREATE TABLE gone AS SELECT {quoted(name)} AS key FROM {source.relation}")
         column = IdColumn(source, name, "gone", "key")

@@ -9,7 +9,6 @@ from copy import copy
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import GraphError, MissingExtraError, option
@@ -93,13 +92,15 @@ class Duck:
 
     def rows(self, sql: str, *, where: str = "tables") -> list[tuple[Any, ...]]:
         """Returns all rows of a query with a small result."""
+        found: list[tuple[Any, ...]] = self._ask(
+            lambda: self._connection.execute(sql).fetchall(), where
+        )
+        return found
 
-        def found() -> list[tuple[Any, ...]]:
-            return self._connection.execute(sql).fetchall()  # type: ignore[no-any-return]
-
+    def _ask(self, work: Callable[[], Any], where: str) -> Any:
         try:
-            return interruptible(found, self._connection.interrupt)
-        except self._error as error:
+            return interruptible(work, self._connection.interrupt)
+        except (self._error, OSError) as error:
             raise self._said(error, where) from None
 
     def row(self, sql: str, *, where: str = "tables") -> tuple[Any, ...]:
@@ -108,23 +109,17 @@ class Duck:
 
     def arrays(self, sql: str, *, where: str = "tables") -> list[npt.NDArray[Any]]:
         """Returns the columns of a query as arrays."""
-        import pyarrow
+        return [column.to_numpy() for column in self.table(sql, where=where).columns]
 
-        batches = list(self.batches(sql, where=where))
-        if not batches:
-            return [np.zeros(0)] * len(self.columns(f"({sql})", where=where))
-        table = pyarrow.Table.from_batches(batches)
-        return [column.to_numpy() for column in table.columns]
+    def table(self, sql: str, *, where: str = "tables") -> Any:
+        """Returns the result of a query as an Arrow table."""
+        return self._ask(lambda: self._connection.sql(sql).to_arrow_table(), where)
 
     def batches(self, sql: str, *, where: str = "tables", rows: int = BATCH_ROWS) -> Iterator[Any]:
         """Yields the result of a query as Arrow record batches of up to `rows` rows."""
-        stop = self._connection.interrupt
-        try:
-            reader = interruptible(lambda: self._connection.sql(sql).to_arrow_reader(rows), stop)
-            while (batch := interruptible(lambda: next(reader, None), stop)) is not None:
-                yield batch
-        except (self._error, OSError) as error:
-            raise self._said(error, where) from None
+        reader = self._ask(lambda: self._connection.sql(sql).to_arrow_reader(rows), where)
+        while (batch := self._ask(lambda: next(reader, None), where)) is not None:
+            yield batch
 
     def _said(self, error: Exception, where: str) -> GraphError:
         """Returns an error of DuckDB in our words."""
@@ -180,7 +175,7 @@ def one_line(error: Exception) -> str:
             return f"line {place[1]} {words.format(*found.groups())}"
     kept = []
     for line in text.splitlines():
-        if not line.strip() or line.startswith(("Possible", "*", "LINE ")):
+        if not line.strip() or line.startswith(("Possible", "Candidate", "*", "LINE ")):
             break
         kept.append(line.strip())
     return "; ".join(kept)[:300].rstrip(" .") or "DuckDB failed"

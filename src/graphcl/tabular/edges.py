@@ -17,13 +17,13 @@ from typing import Any
 from graphcl.errors import GraphError, counted, option
 from graphcl.tabular import cells
 from graphcl.tabular import columns as table_columns
-from graphcl.tabular.columns import IdColumn, Listed, common_kind, named_type, singular
+from graphcl.tabular.columns import IdColumn, common_kind, named_type, singular
 from graphcl.tabular.duck import Duck, is_query, literal, quoted
 from graphcl.tabular.entries import MAX_NODES
-from graphcl.tabular.features import EdgeFeatures, NodeTable
+from graphcl.tabular.features import EdgeFeatures
 from graphcl.tabular.fitting import ApplyColumns, FitColumns, kinds_given
 from graphcl.tabular.nodes import NumberedNodes
-from graphcl.tabular.options import TableOptions, split_relation
+from graphcl.tabular.options import TableOptions, having, split_relation
 from graphcl.tabular.preparation import AGE, Column
 from graphcl.tabular.report import (
     Problem,
@@ -93,6 +93,8 @@ class EdgeList:
         said: the types of both ends, if they are given.
         relation_column: the one that names relations, or None.
         columns: those of both ends; `weight` is that of weights, or None.
+        how: how the columns of ends were found.
+        values: what columns hold that may be ends: distinct texts, by column.
         rows: how many it has.
         dangling: in a plain graph, rows that name a node that is not in the node table.
         types: the nodes of each type, once `find_relations` has been called.
@@ -115,19 +117,21 @@ class EdgeList:
         self.options, self.typed, self.age = options, options.is_typed, age
         self.said, self.name = split_relation(text, list(types))
         self.relation_column, self.columns, self.how = find_ends(source, options, types)
-        find = _present if self.typed else table_columns.find
-        weight = options.weight
-        self.weight = None if weight is None else find(source, weight, "weight")
+        self.weight: str | None = None
+        if options.weight is not None:
+            self.weight = table_columns.named(source, [options.weight])
+            if not self.typed:
+                self.weight = table_columns.find(source, options.weight, "weight")
+        self.values: dict[str, Any] = {}
         self.rows = self.dangling = 0
         self.relations: list[FoundRelation] = []
         self.problems: list[Problem] = []
         self.notes: list[str] = []
         self._further: list[str] = []  # columns that describe edges: ``c0``, ``c1``, … of ``edges``
 
-    def load(self, ends: Listed, report: TableReport) -> None:
-        """Creates ``edges`` (s, t, r, given, w), with further columns; `ends` were judged."""
+    def load(self, report: TableReport) -> None:
+        """Creates ``edges`` (s, t, r, given, w), with further columns; the ends were judged."""
         source, options, duck = self.source, self.options, self.duck
-        self.columns, self.how = ends.columns, ends.how
         (start, end), weight = self.columns, self.weight
         picked = f"{quoted(start)} AS s, {quoted(end)} AS t"
         if self.relation_column is not None:
@@ -201,12 +205,6 @@ class EdgeList:
         self.notes = []
         return said_of(head, notes)
 
-    def has(self, option: str) -> bool:
-        """Returns whether the list has the column that an option names."""
-        given = getattr(self.options, option)
-        known = {name.strip().lower() for name in self.source.columns}
-        return given is not None and given.strip().lower() in known
-
     # Relations and the types of their ends
 
     def find_relations(self, types: Mapping[str, NumberedNodes]) -> None:
@@ -247,9 +245,9 @@ class EdgeList:
             duck.run(f"CREATE VIEW {view} AS SELECT {columns} FROM edges WHERE {found.where}")
         kinds = {name: self.source.columns[name] for name in names}
         source = replace(self.source, relation=view, columns=kinds, nodes=None, stable=True)
-        table, session = NodeTable(duck, source), f"edges_{found.number}_"
+        session = f"edges_{found.number}_"
         if prepared is not None:
-            fitted: Any = ApplyColumns(duck, table, prepared, session)
+            fitted: Any = ApplyColumns(duck, source, prepared, session)
         else:
             left = dict.fromkeys(self._named("ignore"), "left out, as you asked")
             for name in names:
@@ -257,7 +255,7 @@ class EdgeList:
                     left.setdefault(name, f"named like a {what}: left out")
             given, plain = kinds_given(source.name, self._named), replace(options, split=None)
             how: Any = {"used": set(left) - set(given), "given": given, "leaks": False}
-            fitted = FitColumns(duck, table, plain, session=session, **how)
+            fitted = FitColumns(duck, source, plain, session=session, **how)
         self.problems += fitted.problems
         roles = left | dict.fromkeys(fitted.empty, "empty: left out")
         features, notes = None if fitted.problems else fitted.features, list[str]()
@@ -275,8 +273,7 @@ class EdgeList:
 
     def _named(self, option: str) -> list[str]:
         """Returns the further columns that an option names; others are of other tables."""
-        wanted = {name.strip().lower() for name in getattr(self.options, option)}
-        return [name for name in self._further if name.strip().lower() in wanted]
+        return having(self._further, getattr(self.options, option))
 
     def _list_relations(self) -> list[FoundRelation]:
         column = self.options.relation
@@ -584,15 +581,10 @@ def find_ends(
     rest = {name: kind for name, kind in source.columns.items() if name != relation}
     first, second = options.source_column, options.target_column
     if options.is_typed:
-        first, second = (one and _present(source, one) for one in (first, second))
+        first, second = (one and table_columns.named(source, [one]) for one in (first, second))
     start, end, how = table_columns.ends(replace(source, columns=rest), first, second)
     if how == "guessed: the first two columns" and first is None and second is None:
         like = [column for column in rest if named_type(column, types)]
         if len(like) == 2:
             return relation, (like[0], like[1]), "guessed by name"
     return relation, (start, end), how
-
-
-def _present(source: Source, column: str, option: str = "") -> str | None:  # noqa: ARG001
-    """Returns a column of this list, or None if the list does not have it."""
-    return table_columns.named(source, [column.strip().lower()])

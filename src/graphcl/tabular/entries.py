@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from graphcl.store.writer import ArrayWriter
 from graphcl.tabular.duck import Duck
-from graphcl.tabular.features import ArraySink
+from graphcl.tabular.features import InMemory
 from graphcl.tabular.report import EdgeCounts
 
 BLOCK = 1 << 20  # entries that are looked at, written or numbered at a time
@@ -148,7 +149,7 @@ def directed_entries(
 
 
 def fill_csr(
-    into: ArraySink,
+    into: InMemory | ArrayWriter,
     entries: Iterable[Entries],
     *,
     rows: int,

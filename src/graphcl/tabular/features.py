@@ -17,13 +17,14 @@ these files, and the table itself is not parsed a second time.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.errors import GraphError
+from graphcl.store.writer import ArrayWriter
 from graphcl.tabular.cells import is_text, number, plain
 from graphcl.tabular.duck import Duck, literal, quoted
 from graphcl.tabular.kinds import NonNumericColumn, encode
@@ -44,47 +45,24 @@ Floats = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int64]
 
 
-class NodeTable:
-    """The rows of a table, which can be read several times and always come in the same order.
+def kept(duck: Duck, source: Source) -> Source:
+    """Returns a table whose rows come in the same order each time.
 
     A query may return its rows in another order the next time, so its result is kept in the
     session.
-
-    Args:
-        duck: the session.
-        source: the table.
-
-    Attributes:
-        source: the table as it is read: the one given, or the copy of a query's result.
     """
+    return source if source.stable else _copied(duck, source)
 
-    def __init__(self, duck: Duck, source: Source) -> None:
-        self._duck = duck
-        self.source = source if source.stable else _copied(duck, source)
 
-    def narrow(self, name: str, columns: Sequence[str]) -> None:
-        """Creates a table of the session from some columns; ``rowid`` is the row's number."""
-        picked = ", ".join(quoted(column) for column in columns)
-        self._duck.run(
-            f"CREATE TABLE {quoted(name)} AS SELECT {picked} FROM {self.source.relation}",
-            where=self.source.name,
-        )
-
-    def blocks(self, columns: Sequence[str]) -> Iterator[Sequence[str]]:
-        """Yields the columns that are read together."""
-        width = TEXT_COLUMNS if self.source.untyped else BLOCK_COLUMNS
-        for start in range(0, len(columns), width):
-            yield columns[start : start + width]
-
-    def batches(self, expressions: Sequence[str]) -> Iterator[tuple[int, Any]]:
-        """Yields the number of the first row, and a batch with a column per expression."""
-        picked = ", ".join(f"{sql} AS c{place}" for place, sql in enumerate(expressions))
-        rows = max(_LEAST_ROWS, BLOCK_VALUES // len(expressions))
-        query, first = f"SELECT {picked} FROM {self.source.relation}", 0
-        for batch in self._duck.batches(query, where=self.source.name, rows=rows):
-            if batch.num_rows:
-                yield first, batch
-            first += batch.num_rows
+def batches(duck: Duck, source: Source, expressions: Sequence[str]) -> Iterator[tuple[int, Any]]:
+    """Yields the number of the first row, and a batch with a column per expression."""
+    picked = ", ".join(f"{sql} AS c{place}" for place, sql in enumerate(expressions))
+    rows = max(_LEAST_ROWS, BLOCK_VALUES // len(expressions))
+    query, first = f"SELECT {picked} FROM {source.relation}", 0
+    for batch in duck.batches(query, where=source.name, rows=rows):
+        if batch.num_rows:
+            yield first, batch
+        first += batch.num_rows
 
 
 def _copied(duck: Duck, source: Source) -> Source:
@@ -189,7 +167,8 @@ class Numbers:
     """The values of columns, and what they say.
 
     Args:
-        table: the table.
+        duck: the session.
+        source: the table.
         columns: the columns.
         file: how the names of temporary files begin.
         training: whether each row is one that statistics are taken from; None means all are.
@@ -200,22 +179,23 @@ class Numbers:
 
     def __init__(
         self,
-        table: NodeTable,
+        duck: Duck,
+        source: Source,
         columns: Sequence[str],
         file: Path,
         *,
         training: npt.NDArray[np.bool_] | None = None,
     ) -> None:
         self.facts = Facts(len(columns))
-        self._file, self._training = file, training
+        self._duck, self._source, self._file, self._training = duck, source, file, training
         self._kept: list[tuple[int, Path]] = []  # the first column of each file
-        self._read(table, columns, 0, _cast)
+        self._read(columns, 0, _cast)
         # In a text file a cell that is not a number may be a missing value, which its text says.
         # Few columns have any, and only they are read once more.
         wrong = zip(columns, self.facts.wrong, strict=True)
-        again = [name for name, count in wrong if count and is_text(table.source, name)]
+        again = [name for name, count in wrong if count and is_text(source, name)]
         self.facts.widen(len(again))
-        self._read(table, again, len(columns), number)
+        self._read(again, len(columns), number)
         self._places = {name: place for place, name in enumerate((*columns, *again))}
 
     def place(self, name: str) -> int:
@@ -223,17 +203,15 @@ class Numbers:
         return self._places[name]
 
     def _read(
-        self,
-        table: NodeTable,
-        columns: Sequence[str],
-        column: int,
-        expression: Callable[[Source, str], str],
+        self, columns: Sequence[str], column: int, expression: Callable[[Source, str], str]
     ) -> None:
         """Reads columns by an SQL expression; they get the places from `column` on."""
         import pyarrow
 
-        for names in table.blocks(columns):
-            values = [expression(table.source, name) for name in names]
+        width = TEXT_COLUMNS if self._source.untyped else BLOCK_COLUMNS
+        for start in range(0, len(columns), width):
+            names = columns[start : start + width]
+            values = [expression(self._source, name) for name in names]
             schema = pyarrow.schema([(str(place), "float") for place in range(len(names))])
             how = pyarrow.ipc.IpcWriteOptions(compression="lz4")
             path = self._file.with_name(f"{self._file.name}_{column}")
@@ -241,7 +219,7 @@ class Numbers:
                 pyarrow.OSFile(str(path), "wb") as out,
                 pyarrow.ipc.new_file(out, schema, options=how) as writer,
             ):
-                for first, batch in table.batches(values):
+                for first, batch in batches(self._duck, self._source, values):
                     block = np.empty((len(names), batch.num_rows))
                     nulls = None
                     for place, one in enumerate(batch.columns):
@@ -288,21 +266,6 @@ def _cast(source: Source, name: str) -> str:
     return f"TRY_CAST(trim({plain(source, name)}) AS DOUBLE)"
 
 
-class ArraySink(Protocol):
-    """Where arrays are created: in memory, or by the writer of a store.
-
-    `num_features` is the width of sparse features, which their arrays do not contain.
-    """
-
-    num_features: int
-
-    def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
-        """Returns a new array of zeros, called `name`, for the caller to fill."""
-
-    def shorten(self, name: str, length: int) -> None:
-        """Cuts an array to its first `length` entries."""
-
-
 class InMemory:
     """Arrays in memory, by name."""
 
@@ -336,29 +299,48 @@ class InMemory:
         return scipy.sparse.csr_array(parts, shape=(len(parts[2]) - 1, self.num_features))
 
 
-class FeaturePart(Protocol):
+Entries = tuple[Places, Places, npt.NDArray[np.float32]]
+Block = tuple[Places, Places, Any]
+
+
+class FeaturePart:
     """Features that stand side by side with others."""
 
     @property
     def width(self) -> int:
         """Number of features."""
+        raise NotImplementedError
 
     @property
     def filled(self) -> int:
         """Number of values that are not zero, at most."""
+        raise NotImplementedError
+
+    def blocks(self) -> Iterator[Block]:
+        """Yields rows, which ascend, columns, and their values, dense or CSR."""
+        raise NotImplementedError
 
     def fill(self, x: npt.NDArray[np.float32]) -> None:
-        """Fills `x`, zeros ``[nodes, width]``."""
+        """Fills `x`, zeros with at least as many rows as there are nodes."""
+        for rows, columns, block in self.blocks():
+            values = block.toarray() if scipy.sparse.issparse(block) else block
+            x[_span(rows), _span(columns)] = values
 
-    def entries(self) -> Iterator["Entries"]:
+    def entries(self) -> Iterator[Entries]:
         """Yields rows, columns and values that are not zero; rows ascend in each part."""
+        for rows, columns, block in self.blocks():
+            found = scipy.sparse.coo_array(block)
+            yield rows[found.coords[0]], columns[found.coords[1]], found.data
 
 
-Entries = tuple[Places, Places, npt.NDArray[np.float32]]
+def _span(places: Places) -> Any:
+    """Returns places as a slice if they follow each other, which is quicker to fill."""
+    whole = len(places) > 0 and bool((np.diff(places) == 1).all())
+    return slice(int(places[0]), int(places[-1]) + 1) if whole else places
 
 
 @dataclass(frozen=True)
-class ColumnFeatures:
+class ColumnFeatures(FeaturePart):
     """The features of a node table.
 
     Attributes:
@@ -392,42 +374,22 @@ class ColumnFeatures:
                 entries += facts.rows * each
         return entries
 
-    def fill(self, x: npt.NDArray[np.float32]) -> None:
-        """Fills the first columns of `x`, zeros with at least as many rows as the table."""
-        place, filling = self._destinations()
-        for first, column, block in self.numbers.blocks(filling):
-            to = place[column : column + block.shape[1]]
-            rows = slice(first, first + len(block))
-            if to[0] >= 0 and (np.diff(to) == 1).all():
-                x[rows, to[0] : to[-1] + 1] = block
-            else:
-                x[rows, to[to >= 0]] = block[:, to >= 0]
-        for first, start, block in self._encoded():
-            x[first : first + len(block), start : start + block.shape[1]] = block
-
-    def entries(self) -> Iterator[Entries]:
-        """Yields rows, columns and values that are not zero; rows ascend in each part."""
-        place, filling = self._destinations()
-        for first, column, block in self.numbers.blocks(filling):
-            rows, columns = np.nonzero(block)
-            to = place[column + columns]
-            values = block[rows, columns]
-            yield first + rows[to >= 0], to[to >= 0], values[to >= 0]
-        for first, start, block in self._encoded():
-            rows, columns = np.nonzero(block)
-            yield first + rows, start + columns, block[rows, columns]
-
-    def _destinations(self) -> tuple[Places, Floats]:
-        """Returns for each column of numbers its feature, or −1, and what a missing value is."""
-        width = len(self.numbers.facts.total)
-        place, filling = np.full(width, -1), np.zeros(width)
-        start = 0
+    def blocks(self) -> Iterator[Block]:
+        """Yields rows, columns and their values: first of all numbers, then of other columns."""
+        width, start = len(self.numbers.facts.total), 0
+        place, filling = np.full(width, -1), np.zeros(width)  # −1: it is no feature
         for column in self.preparation.columns:
             if column.kind == NUMBER:
                 at = self.numbers.place(column.name)
                 place[at], filling[at] = start, column.fill
             start += len(column.features)
-        return place, filling
+        for first, at, block in self.numbers.blocks(filling):
+            to = place[at : at + block.shape[1]]
+            there = slice(None) if (to >= 0).all() else to >= 0
+            yield np.arange(first, first + len(block)), to[there], block[:, there]
+        for first, start, block in self._encoded():
+            columns = np.arange(start, start + block.shape[1])
+            yield np.arange(first, first + len(block)), columns, block
 
     def _encoded(self) -> Iterator[tuple[int, int, npt.NDArray[np.float32]]]:
         """Yields the first row, the first feature and the features of other columns."""
@@ -444,6 +406,42 @@ class ColumnFeatures:
                         )
                     yield first, start, block
             start += len(column.features)
+
+
+@dataclass
+class MatrixFeatures(FeaturePart):
+    """The features of a matrix.
+
+    Attributes:
+        x: numbers ``[rows, features]``, dense, perhaps a map of a file, or CSR.
+        places: the node of each row, −1 if there is none; None means that they are the same.
+    """
+
+    x: Any
+    places: Places | None = None
+
+    @property
+    def width(self) -> int:
+        """Number of features."""
+        return int(self.x.shape[1])
+
+    @property
+    def filled(self) -> int:
+        """Number of values that are not zero, at most."""
+        return int(self.x.nnz if scipy.sparse.issparse(self.x) else self.x.size)
+
+    def blocks(self) -> Iterator[Block]:
+        """Yields nodes, which ascend, all columns, and their values as float32."""
+        height = max(1, BLOCK_VALUES // self.width)
+        for first in range(0, self.x.shape[0], height):
+            with np.errstate(over="ignore"):
+                block = self.x[first : first + height].astype(np.float32, copy=False)
+            rows = np.arange(first, first + block.shape[0])
+            if self.places is not None:
+                rows = self.places[rows]
+                order = np.argsort(rows)[np.count_nonzero(rows < 0) :]
+                rows, block = rows[order], block[order]
+            yield rows, np.arange(self.width), block
 
 
 def mostly_zeros(parts: Sequence[FeaturePart], rows: int) -> bool:
@@ -463,7 +461,7 @@ def entries_of(parts: Sequence[FeaturePart]) -> Iterator[Entries]:
 
 
 def fill_sparse(
-    into: ArraySink,
+    into: InMemory | ArrayWriter,
     entries: Callable[[], Iterator[Entries]],
     num_nodes: int,
 ) -> None:

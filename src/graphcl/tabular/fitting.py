@@ -18,7 +18,7 @@ from graphcl.tabular import cells
 from graphcl.tabular.cells import Written, find_codes, find_dates, find_decimals, with_formats
 from graphcl.tabular.columns import refusal
 from graphcl.tabular.duck import Duck, literal, quoted
-from graphcl.tabular.features import ColumnFeatures, NodeTable, Numbers
+from graphcl.tabular.features import ColumnFeatures, Numbers
 from graphcl.tabular.kinds import DAY, FEW_MISSING, TRAINING, YEAR, NonNumericColumn
 from graphcl.tabular.options import TableOptions
 from graphcl.tabular.preparation import (
@@ -33,6 +33,7 @@ from graphcl.tabular.preparation import (
     is_far,
 )
 from graphcl.tabular.report import Problem, Usual, listed, short
+from graphcl.tabular.sources import Source
 
 COPIED_COLUMNS = 200  # that a table of the session holds
 KINDS = (("one_hot", CATEGORY), ("text", TEXT), ("date", DATE))  # what options say columns are
@@ -72,9 +73,8 @@ class _Columns:
         missing: number of missing values, by column.
     """
 
-    def __init__(self, duck: Duck, table: NodeTable, session: str) -> None:
-        self._duck, self._table, self._session = duck, table, session
-        self._source = table.source
+    def __init__(self, duck: Duck, source: Source, session: str) -> None:
+        self._duck, self._source, self._session = duck, source, session
         self._others: dict[str, NonNumericColumn] = {}
         self.features: ColumnFeatures | None = None
         self.problems: list[Problem] = []
@@ -90,7 +90,7 @@ class _Columns:
         self, names: Sequence[str], training: npt.NDArray[np.bool_] | None = None
     ) -> Numbers:
         file = self._duck.folder / f"{self._session}numbers"
-        return Numbers(self._table, names, file, training=training)
+        return Numbers(self._duck, self._source, names, file, training=training)
 
     def _copy(self, names: Sequence[str], flag: str = "") -> None:
         """Copies columns that are not numbers into tables of the session.
@@ -117,7 +117,7 @@ class FitColumns(_Columns):
 
     Args:
         duck: the session.
-        table: the table.
+        source: the table.
         options: how to fill in missing values, and what columns are.
         used: columns that are not features: id, labels, split and ignored ones.
         given: what the caller says of columns, by name.
@@ -129,7 +129,7 @@ class FitColumns(_Columns):
     def __init__(
         self,
         duck: Duck,
-        table: NodeTable,
+        source: Source,
         options: TableOptions,
         *,
         used: set[str],
@@ -138,7 +138,7 @@ class FitColumns(_Columns):
         session: str = "node_",
         leaks: bool = True,
     ) -> None:
-        super().__init__(duck, table, session)
+        super().__init__(duck, source, session)
         self._options, self._training = options, training
         self._void: set[str] = set()  # columns without a value, also where they are refused
         self._arrays: dict[str, npt.NDArray[np.float32]] = {}
@@ -146,8 +146,10 @@ class FitColumns(_Columns):
         self._refused: set[str] = set()  # columns that can be read in two ways
         self._zeros = 0  # missing values that have no mean
         names = [name for name in self._source.columns if name not in used]
-        if leaks:
-            names = [name for name in names if not self._leaks(name)]
+        if leaks:  # a column that looks like a label or a split: as a feature it would leak
+            refused = {name: one for name in names if (one := refusal(self._source, name))}
+            self.problems += refused.values()
+            names = [name for name in names if name not in refused]
         found = self._look(names, given)
         columns = tuple(found[name] for name in names if name in found)
         self._refuse_missing()
@@ -164,7 +166,9 @@ class FitColumns(_Columns):
         texts = [name for name in names if cells.is_written(self._source, name)]
         if self._options.decimal:
             self._find(find_decimals, [name for name in texts if name not in given])
-        plain = [name for name in names if name not in given and self._may_be_number(name)]
+        plain = [
+            one for one in names if one not in given and cells.may_be_number(self._source, one)
+        ]
         self._numbers = self._read_numbers(plain, self._training)
         if not self._options.decimal and self._source.untyped:
             # Few columns are not plain numbers, and only they are looked at.
@@ -256,7 +260,6 @@ class FitColumns(_Columns):
             kind = "dates" if dates else "decimals"
             changed: dict[str, Any] = {kind: {**getattr(self._source, kind), **found.forms}}
             self._source = replace(self._source, **changed)
-            self._table = NodeTable(self._duck, self._source)
         return bool(found.forms)
 
     def _decide(self, name: str, kind: str) -> Column | None:
@@ -299,10 +302,6 @@ class FitColumns(_Columns):
         fill = 0.0 if self._options.missing == "zero" else column.fill
         return replace(column, fill=fill, date_format=self._source.dates.get(name, ""))
 
-    def _may_be_number(self, name: str) -> bool:
-        text = cells.is_text(self._source, name)
-        return text or cells.kind_of_type(self._source.columns[name]) == NUMBER
-
     # What is wrong, and what was done about it
 
     @property
@@ -310,13 +309,6 @@ class FitColumns(_Columns):
         """``refuse``, ``zero``, ``mean``, or ``auto``: the mean where few values are missing."""
         missing = self._options.missing
         return "refuse" if missing == "auto" and self._options.strict else missing
-
-    def _leaks(self, name: str) -> bool:
-        """Notes a column that looks like a label or a split: as a feature it would leak."""
-        found = refusal(self._source, name)
-        if found:
-            self.problems.append(found)
-        return found is not None
 
     def _note_empty(self, name: str) -> None:
         self._void.add(name)
@@ -385,17 +377,16 @@ class ApplyColumns(_Columns):
 
     Args:
         duck: the session.
-        table: the table.
+        source: the table.
         preparation: what the columns become.
         session: how the names of its tables and files in the session begin.
     """
 
     def __init__(
-        self, duck: Duck, table: NodeTable, preparation: Preparation, session: str = "node_"
+        self, duck: Duck, source: Source, preparation: Preparation, session: str = "node_"
     ) -> None:
         columns = preparation.columns
-        table = NodeTable(duck, with_formats(table.source, columns))
-        super().__init__(duck, table, session)
+        super().__init__(duck, with_formats(source, columns), session)
         self._filling = "the training's mean" if preparation.missing == "mean" else "zero"
         for column in columns:
             if column.name not in self._source.columns:

@@ -5,8 +5,7 @@ A matrix is an adjacency, or it has the features of nodes.
 
 import gzip
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, cast
@@ -19,10 +18,11 @@ import scipy.sparse
 from graphcl.errors import GraphError, MissingExtraError
 from graphcl.files.arrays import read_npy, read_npz
 from graphcl.graphs import validation
+from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.npz import unused_arrays
+from graphcl.graphs.relation import NODE
+from graphcl.store.header import MASKS
 
-_BLOCK_ROWS = 1 << 14  # that are taken apart at a time
-_MASKS = ("train_mask", "val_mask", "test_mask")
 # The arrays that `scipy.sparse.save_npz` writes for each format, in the constructors' order.
 _PARTS = {"csr": ("data", "indices", "indptr"), "csc": ("data", "indices", "indptr")}
 _PARTS["coo"] = ("data", "row", "col")
@@ -171,131 +171,54 @@ def _arrow(columns: dict[str, list[Any]]) -> Any:
     return pyarrow.table(arrays)
 
 
-@dataclass(frozen=True)
-class NodeMatrix:
-    """A feature matrix and the optional arrays from the same file.
-
-    Attributes:
-        x: float32 ``[rows, features]``, dense or CSR.
-        node_ids: ids of the rows; None if the row numbers are the ids.
-        y: class numbers, or None.
-        masks: the masks of the split, by name.
-        note: what is said of the file; mostly nothing.
-    """
-
-    x: Any
-    node_ids: npt.NDArray[Any] | None = None
-    y: npt.NDArray[np.int64] | None = None
-    masks: dict[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
-    note: str = ""
-    class_names: tuple[str, ...] = ()
-
-    def id_table(self) -> Any:
-        """Returns the ids as an Arrow table with one column."""
-        import pyarrow
-
-        ids = np.arange(self.x.shape[0]) if self.node_ids is None else self.node_ids
-        if ids.dtype.kind == "O":
-            ids = np.array([str(name) for name in ids])
-        return pyarrow.table({"id": pyarrow.array(ids.tolist())})
-
-
-@dataclass(frozen=True)
-class MatrixFeatures:
-    """The features of a matrix, as a part of a graph's features.
-
-    Attributes:
-        x: float32 ``[rows, features]``, dense or CSR.
-    """
-
-    x: Any
-
-    @property
-    def width(self) -> int:
-        """Number of features."""
-        return int(self.x.shape[1])
-
-    @property
-    def filled(self) -> int:
-        """Number of values that are not zero, at most."""
-        return int(self.x.nnz if scipy.sparse.issparse(self.x) else self.x.size)
-
-    def fill(self, x: npt.NDArray[np.float32]) -> None:
-        """Fills `x`, zeros with at least as many rows as the matrix."""
-        x[: self.x.shape[0]] = self.x.toarray() if scipy.sparse.issparse(self.x) else self.x
-
-    def entries(
-        self,
-    ) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32]]]:
-        """Yields rows, columns and values that are not zero; rows ascend in each part."""
-        for first in range(0, self.x.shape[0], _BLOCK_ROWS):
-            block = scipy.sparse.csr_array(self.x[first : first + _BLOCK_ROWS])
-            rows = np.repeat(np.arange(first, first + block.shape[0]), np.diff(block.indptr))
-            yield rows, block.indices.astype(np.int64), block.data
-
-
-def read_features(given: Any, node_ids: Any = None) -> NodeMatrix | None:
+def read_features(given: Any, node_ids: Any = None) -> tuple[Nodes, str] | None:
     """Reads a feature matrix; returns None if `given` is neither one nor an array file.
 
     Args:
-        given: a file's name, or from Python a matrix of NumPy or SciPy.
+        given: a file's name, or from Python a matrix of NumPy or SciPy. An `.npz` file comes from
+            `scipy.sparse.save_npz`, or contains ``x`` (or a single array) and optionally
+            ``node_ids``, ``y`` and masks.
         node_ids: the ids of the rows of a matrix from Python.
+
+    Returns:
+        The nodes, and what is said of the file; mostly nothing.
     """
-    if isinstance(given, str):
-        matrix = _read_file(given)
+    where, note = "", ""
+    if isinstance(given, str) and Path(given).suffix.lower() in (".npy", ".npz"):
+        arrays, note = _read_arrays(Path(given))
+        where = f"{given}: "
     elif isinstance(given, np.ndarray) or scipy.sparse.issparse(given):
-        matrix = NodeMatrix(validation.features(given))
+        arrays = {"x": given}
     else:
         return None
-    if node_ids is None or matrix is None:
-        return matrix
-    ids = np.asarray(node_ids)
-    if ids.dtype.kind == "O":
-        ids = np.array([str(one) for one in ids.reshape(-1)]).reshape(ids.shape)
-    return replace(matrix, node_ids=_checked_ids(ids, matrix.x.shape[0], "nodes"))
+    if node_ids is not None:
+        arrays["node_ids"] = node_ids
+    try:
+        nodes = Nodes(NODE, **validation.checked_nodes(arrays))
+    except GraphError as error:
+        raise GraphError(f"{where}{error}") from None
+    if nodes.splits is not None:
+        raise GraphError(f"{where}masks: several splits; a table of nodes has one")
+    return nodes, note
 
 
-def _read_file(text: str) -> NodeMatrix | None:
-    """Reads a feature matrix; returns None if `text` does not name an array file.
-
-    An `.npz` file comes from `scipy.sparse.save_npz`, or contains ``x`` (or a single array) and
-    optionally ``node_ids``, ``y`` and masks.
-    """
-    path = Path(text)
-    suffix = path.suffix.lower()
-    if suffix not in (".npy", ".npz"):
-        return None
+def _read_arrays(path: Path) -> tuple[dict[str, Any], str]:
+    """Returns the arrays of a file that are used, and a note on others."""
     if not path.is_file():
         raise GraphError(f"{path}: no such file")
-    arrays = (
-        {"x": read_npy(path, GraphError)} if suffix == ".npy" else read_npz(path, None, GraphError)
-    )
+    if path.suffix.lower() == ".npy":
+        return {"x": read_npy(path, GraphError)}, ""
+    arrays: dict[str, Any] = read_npz(path, None, GraphError)
     if _is_scipy(arrays):
-        return NodeMatrix(_features(path, read_matrix(path)))
-    x = arrays.pop("x") if "x" in arrays else None
-    if x is None and len(arrays) == 1:
-        x = arrays.popitem()[1]
-    if x is None:
+        return {"x": read_matrix(path)}, ""
+    if "x" not in arrays and len(arrays) == 1:
+        arrays = {"x": arrays.popitem()[1]}
+    if "x" not in arrays:
         raise GraphError(f"{path}: has no array 'x'; it has {', '.join(sorted(arrays)) or 'none'}")
-    unknown = sorted(arrays.keys() - {"node_ids", "y", *_MASKS})
-    note = unused_arrays(path, unknown, ("x", "node_ids", "y", *_MASKS)) if unknown else ""
-    x = _features(path, x)
-    rows = x.shape[0]
-    masks = validation.masks({name: arrays.get(name) for name in _MASKS}, rows)
-    ids = arrays.get("node_ids")
-    if ids is not None:
-        _checked_ids(ids, rows, str(path))
-    y, names = validation.labels(arrays.get("y"), rows)
-    given = {name: mask for name, mask in masks.items() if mask is not None}
-    return NodeMatrix(x, ids, y, given, note, names)
-
-
-def _checked_ids(ids: npt.NDArray[Any], rows: int, where: str) -> npt.NDArray[Any]:
-    if ids.shape != (rows,) or ids.dtype.kind not in "iuU":
-        raise GraphError(
-            f"{where}: node_ids: expected {rows} integers or strings; got {ids.dtype} {ids.shape}"
-        )
-    return ids
+    known = ("x", "node_ids", "y", *MASKS)
+    unknown = sorted(arrays.keys() - set(known))
+    note = unused_arrays(path, unknown, known) if unknown else ""
+    return {name: arrays[name] for name in known if name in arrays}, note
 
 
 def read_matrix(path: Path) -> scipy.sparse.coo_array:
@@ -328,10 +251,3 @@ def read_matrix(path: Path) -> scipy.sparse.coo_array:
 def _is_scipy(arrays: dict[str, npt.NDArray[Any]]) -> bool:
     """Returns whether the arrays of an `.npz` file are those of `scipy.sparse.save_npz`."""
     return {"format", "shape", "data"} <= arrays.keys()
-
-
-def _features(path: Path, x: Any) -> Any:
-    try:
-        return validation.features(x)
-    except GraphError as error:
-        raise GraphError(f"{path}: {error}") from None

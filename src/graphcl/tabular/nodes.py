@@ -12,24 +12,28 @@ import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.errors import GraphError, counted, option, require
+from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.validation import FEW_VALUES, is_labelled
 from graphcl.store.columns import Names
+from graphcl.store.header import MASKS
+from graphcl.store.writer import ArrayWriter
 from graphcl.tabular import columns as table_columns
 from graphcl.tabular import labels as table_labels
-from graphcl.tabular.beside import TagTable, load_ids, open_vectors, place_vectors
+from graphcl.tabular.beside import TagTable, load_ids, place_vectors
 from graphcl.tabular.cells import is_written
 from graphcl.tabular.columns import IdColumn, common_kind
 from graphcl.tabular.duck import Duck, is_query, quoted
 from graphcl.tabular.features import (
-    ArraySink,
     FeaturePart,
-    NodeTable,
+    InMemory,
+    MatrixFeatures,
     entries_of,
     fill_sparse,
+    kept,
     mostly_zeros,
 )
 from graphcl.tabular.fitting import ApplyColumns, FitColumns, kinds_given
-from graphcl.tabular.graph_formats import MatrixFeatures, NodeMatrix, read_features
+from graphcl.tabular.graph_formats import read_features
 from graphcl.tabular.options import TableOptions
 from graphcl.tabular.preparation import Preparation
 from graphcl.tabular.report import (
@@ -60,7 +64,8 @@ class NodeSource:
 
     Attributes:
         source: the table; of a matrix, that of its ids, ``node_rows``; None if there is none.
-        matrix: the matrix; None if it is a table.
+        matrix: the nodes of a matrix; None if it is a table.
+        note: what is said of its file.
     """
 
     def __init__(
@@ -68,7 +73,8 @@ class NodeSource:
     ) -> None:
         self.duck, self.given = duck, given
         self.source: Source | None = None if of_edges is None else of_edges.nodes
-        self.matrix: NodeMatrix | None = None
+        self.matrix: Nodes | None = None
+        self.note = ""
         if given is None:
             return
         if not (isinstance(given, str) and is_query(given)):
@@ -80,14 +86,19 @@ class NodeSource:
     def keep_rows(self) -> None:
         """Keeps the rows of a query, which is asked once and whose order may change."""
         if self.source is not None:
-            self.source = NodeTable(self.duck, self.source).source
+            self.source = kept(self.duck, self.source)
 
     def set_ids(self, node_ids: Any) -> None:
         """Reads the matrix, if it is one, and makes a table of its ids."""
-        self.matrix = read_features(self.given, node_ids)
-        if self.matrix is not None:
+        import pyarrow
+
+        found = read_features(self.given, node_ids)
+        if found is not None:
+            self.matrix, self.note = found
+            ids = self.matrix.ids
+            ids = ids if ids.dtype.kind != "O" else np.array([str(one) for one in ids])
             self.duck.run("DROP TABLE IF EXISTS node_rows")
-            self.duck.load("node_rows", self.matrix.id_table())
+            self.duck.load("node_rows", pyarrow.table({"id": pyarrow.array(ids.tolist())}))
             name = self.given if isinstance(self.given, str) else "nodes"
             self.source = Source(name, "node_rows", self.duck.columns("node_rows"))
 
@@ -128,7 +139,7 @@ class NumberedNodes:
         self.id_kind = self.key_kind = "BIGINT"
         self.num_nodes, self.in_order = 0, False
         self._labels, self._split = tuple[str, ...](), ""
-        self._table: NodeTable | None = None
+        self._has_columns = False
         self._ignored: tuple[str, ...] = ()
         self._prepared: FitColumns | ApplyColumns | None = None
         self._y: npt.NDArray[np.int64] | None = None
@@ -137,7 +148,7 @@ class NumberedNodes:
             if opened.matrix is None:
                 raise GraphError("node_ids: they are for a matrix; a table has a column of ids")
             opened.set_ids(options.node_ids)
-        self.source, self.matrix = opened.source, opened.matrix
+        self.source, self.matrix, self._note = opened.source, opened.matrix, opened.note
         if self.matrix is not None:
             self.identity = ("id", "given")
         elif self.source is not None:
@@ -163,13 +174,17 @@ class NumberedNodes:
     def _load_table(self, source: Source) -> None:
         """Creates ``node_rows``: ids, labels and split; features, maybe thousands, come later."""
         options = self.options
-        self._table = NodeTable(self.duck, self._once(source))
-        self.source = source = self._table.source
+        self._has_columns = True
+        self.source = source = kept(self.duck, self._once(source))
         self._labels = table_columns.find_all(source, options.label, "label")
         if options.split is not None:
             self._split = table_columns.find(source, options.split, "split")
         wanted = [name for name in dict.fromkeys(self.used_columns) if name in source.columns]
-        self._table.narrow("node_rows", wanted)
+        self.duck.run(
+            f"CREATE TABLE node_rows AS SELECT {', '.join(map(quoted, wanted))} "
+            f"FROM {source.relation}",
+            where=source.name,
+        )
 
     def _once(self, source: Source) -> Source:
         """Returns the node table with one row for each id, if the caller says which to keep."""
@@ -202,25 +217,19 @@ class NumberedNodes:
             self._check_beside(name)
         if options.tags is not None:
             source = open_source(self.duck, options.tags, role="tags", options=options)
-            id_column = None if self._table is None else self.identity[0]
+            id_column = self.identity[0] if self._has_columns else None
             self.tags = TagTable(self.duck, source, options, id_column)
         elif options.tag_columns and options.preparation is None:
             raise GraphError(
                 f"{option('tag_columns')}: there are no tags; pass {option('tags', 'FILE')}"
             )
-        given = options.vector_ids
-        if given is not None:
+        if options.vector_ids is not None:
             if options.vectors is None:
                 raise GraphError(
                     f"{option('vector_ids')}: there are no vectors; pass "
                     f"{option('vectors', 'FILE.npy')}"
                 )
-            rows = len(open_vectors(options.vectors)[1])
-            array = isinstance(given, list | tuple | np.ndarray) or str(given).endswith(".npy")
-            ids = None
-            if not array:
-                ids = open_source(self.duck, given, role="vector_ids", options=options)
-            self._vector_ids = load_ids(self.duck, given, rows, ids)
+            self._vector_ids = load_ids(self.duck, options)
 
     def _check_beside(self, name: str) -> None:
         """Refuses what does not go together, and what a model was not trained with."""
@@ -237,8 +246,6 @@ class NumberedNodes:
             raise GraphError(f"the model was trained with {name}; pass {option(name, 'FILE')}")
         elif given and not trained and prepared is not None:
             raise GraphError(f"{own}: the model was trained without {name}; leave {own} out")
-
-    # Numbers
 
     def number(self, ends: Sequence[tuple[IdColumn, str, int]]) -> None:
         """Numbers the nodes.
@@ -301,7 +308,7 @@ class NumberedNodes:
         if twice:
             value, first, last, ids = twice[0]
             more = f" ({counted(ids, 'id')} with several rows)" if ids > 1 else ""
-            keep, known = "", self._table is not None
+            keep, known = "", self._has_columns
             if known:
                 keep = (
                     f": keep one with {option('duplicates', 'first')} or "
@@ -350,31 +357,30 @@ class NumberedNodes:
     def _choose_features(self, source: Source, how: str) -> None:
         options, report = self.options, self.report
         if self.matrix is not None:
-            report.notes.append(Usual(f"nodes: {source.name}: {self.matrix.x.shape[1]} features"))
-            report.notes += [self.matrix.note] if self.matrix.note else []
+            report.notes.append(Usual(f"nodes: {source.name}: {self.matrix.num_features} features"))
+            report.notes += [self._note] if self._note else []
             if options.features != "structural":
                 self.parts.append(MatrixFeatures(self.matrix.x))
                 self.sparse = scipy.sparse.issparse(self.matrix.x)
             return
         report.notes.append(Usual(f"nodes: {source.name}: ids in {self.identity[0]!r} ({how})"))
         self._ignored = table_columns.find_all(source, options.ignore, "ignore")
-        if self._table is None or options.features == "structural":
+        if not self._has_columns or options.features == "structural":
             return
         found: FitColumns | ApplyColumns
         if options.preparation is not None:
-            found = ApplyColumns(self.duck, self._table, options.preparation)
+            found = ApplyColumns(self.duck, source, options.preparation)
         else:
-            found = self._fit(self._table)
+            found = self._fit(source)
         self.problems += found.problems
         if found.features is not None:
             self.parts.append(found.features)
             report.preparation, report.filled_values = found.features.preparation, found.filled
             self._prepared = found
 
-    def _fit(self, table: NodeTable) -> FitColumns:
+    def _fit(self, source: Source) -> FitColumns:
         """Decides what the columns become that are not used for something else."""
-        source, options = table.source, self.options
-        used = set(self.used_columns)
+        options, used = self.options, set(self.used_columns)
 
         def named(keyword: str) -> tuple[str, ...]:
             return table_columns.find_all(source, getattr(options, keyword), keyword)
@@ -382,7 +388,7 @@ class NumberedNodes:
         given = kinds_given(source.name, named, used)
         used |= set(self._ignored)
         training = self._training_rows()
-        return FitColumns(self.duck, table, options, used=used, given=given, training=training)
+        return FitColumns(self.duck, source, options, used=used, given=given, training=training)
 
     def _training_rows(self) -> npt.NDArray[np.bool_] | None:
         """Returns the rows that statistics are taken from; None means all."""
@@ -402,14 +408,8 @@ class NumberedNodes:
             prepared = replace(prepared or Preparation(()), tags=self.tags.tags)
             self._add_part(self.tags)
         if options.vectors is not None:
-            vectors = place_vectors(
-                self.duck,
-                options.vectors,
-                self._vector_ids,
-                self.key_kind,
-                order=self.source,
-                strict=options.strict,
-            )
+            ids, kind = self._vector_ids, self.key_kind
+            vectors = place_vectors(self.duck, options, ids=ids, kind=kind, order=self.source)
             if not vectors.problems:
                 vectors.look(known.vectors, training)
             prepared = replace(prepared or Preparation(()), vectors=vectors.vectors)
@@ -444,15 +444,17 @@ class NumberedNodes:
             roles |= dict.fromkeys(found.empty, "empty: left out") | {self._split: "the split"}
             names = [name for name in self.source.columns if name not in (TIME, LABELLED)]
             report.fates += outcomes(names, prepared.columns, found.missing, roles)
-        for name, one in prepared.beside:
-            report.fates.append(ColumnOutcome(option(name), one.describe(), len(one.features)))
+        for one in prepared.beside:
+            report.fates.append(ColumnOutcome(option(one.kind), one.describe(), len(one.features)))
 
     @property
     def num_features(self) -> int:
         """Number of features from the tables; structural features are not counted."""
         return sum(part.width for part in self.parts)
 
-    def fill(self, into: ArraySink, further: int = 0) -> npt.NDArray[np.float32] | None:
+    def fill(
+        self, into: InMemory | ArrayWriter, further: int = 0
+    ) -> npt.NDArray[np.float32] | None:
         """Fills the arrays of sparse features, or ``x``, which is returned.
 
         The last columns of ``x``, as many as `further`, stay zeros for others to fill.
@@ -486,9 +488,7 @@ class NumberedNodes:
     @property
     def num_classes(self) -> int:
         """Number of classes, or of labels per node if there are several; 0 without labels."""
-        if self._y is None or self._y.dtype.kind == "f":
-            return 0
-        return int(self._y.max()) + 1 if self._y.ndim == 1 else int(self._y.shape[1])
+        return Nodes("", self.num_nodes, y=self._y).num_classes
 
     def _padded(self, values: npt.NDArray[Any], filling: Any) -> npt.NDArray[Any]:
         """Returns one value per node; nodes that only edges name get the value `filling`."""
@@ -569,7 +569,8 @@ class NumberedNodes:
 
     def _read_masks(self) -> dict[str, npt.NDArray[np.bool_]]:
         if self.options.split is None:
-            return {} if self.matrix is None else self.matrix.masks
+            given = {name: getattr(self.matrix, name, None) for name in MASKS}
+            return {name: mask for name, mask in given.items() if mask is not None}
         found = table_labels.read_split(self.duck, self._columns_for("split"), self._split)
         self.report.columns["split"] = self._split
         sizes = "/".join(f"{int(mask.sum()):,}" for mask in found.values())

@@ -16,7 +16,6 @@ from typing import Any
 from graphcl.errors import GraphError, ParameterError, option, require, suggestion
 from graphcl.errors import counted as counted
 from graphcl.settings import LABEL_KINDS
-from graphcl.tabular.duck import is_query
 from graphcl.tabular.preparation import Preparation
 
 MISSING = ("auto", "refuse", "zero", "mean")
@@ -58,8 +57,7 @@ class TableOptions:
         relation: column of a list of edges that names the relation of each edge.
         directed: an edge and its reverse differ: the graph is a typed one.
         tags: a long table, whose rows are a node's id, a name and perhaps a value: each name is a
-            feature. In the same forms as `nodes`. Or the names of its columns (``page,keyword``),
-            if `nodes` is such a table.
+            feature. In the same forms as `nodes`.
         tag_columns: the columns of `tags`: ids, names and perhaps values; empty guesses them.
         vectors: an `.npy` file with a vector for each row of the node table; from Python also an
             array.
@@ -170,33 +168,18 @@ class TableOptions:
         object.__setattr__(self, "until", None if self.until is None else str(self.until).strip())
 
     def _set_tags(self) -> None:
-        """Reads column names that are given as one text; moves a long node table to `tags`."""
-        tags: Any = self.tags
+        """Reads column names that are given as one text."""
         columns: Any = self.tag_columns
-        if self.is_typed:
-            if not isinstance(columns, Mapping):
-                listed = (columns,) if isinstance(columns, str) else tuple(columns or ())
-                object.__setattr__(self, "tag_columns", listed)
+        if self.is_typed and isinstance(columns, Mapping):
             return
         listed = (columns,) if isinstance(columns, str) else tuple(columns or ())
-        if len(listed) == 1:  # as a command line gives them
-            listed = tuple(listed[0].split(","))
-        if isinstance(tags, str) and _names_columns(tags):
-            alone = f"left out if {option('tags')} names columns"
-            require(not listed, "tables", option("tag_columns"), alone, "")
-            if self.nodes is None:
-                raise GraphError(
-                    f"{option('tags')}: no such file: {tags}; columns are those of "
-                    f"{option('nodes')}"
-                )
-            listed = tuple(tags.split(","))
-            object.__setattr__(self, "tags", self.nodes)
-            object.__setattr__(self, "nodes", None)
-        listed = tuple(name.strip() for name in listed)
+        if not self.is_typed:
+            listed = listed[0].split(",") if len(listed) == 1 else listed  # as of a command line
+            listed = tuple(name.strip() for name in listed)
+            allowed = "the columns of ids and of names, and perhaps of values: page,keyword"
+            fits = not listed or (len(listed) in (2, 3) and all(listed))
+            require(fits, "tables", option("tag_columns"), allowed, ",".join(listed))
         object.__setattr__(self, "tag_columns", listed)
-        allowed = "the columns of ids and of names, and perhaps of values: page,keyword"
-        fits = not listed or (len(listed) in (2, 3) and all(listed))
-        require(fits, "tables", option("tag_columns"), allowed, ",".join(listed))
 
     @property
     def is_typed(self) -> bool:
@@ -331,11 +314,6 @@ def _same(value: Any, default: Any) -> bool:
     return bool(value == default) if plain else value is default
 
 
-def _names_columns(text: str) -> bool:
-    """Returns whether ``--tags`` gives columns, such as ``page,keyword``, rather than a table."""
-    return "," in text and not is_query(text) and not Path(text).exists()
-
-
 def divide(
     options: TableOptions,
     columns: Mapping[str, Sequence[str] | None],
@@ -391,20 +369,20 @@ def _placed(
     for kind, text in by_name(name, given, (*columns, *lists)):
         column = text
         text = f"{kind}={column}" if kind else column
-        if kind in columns and (kind not in lists or _has(columns[kind], column)):
+        if kind in columns and (kind not in lists or having(columns[kind], [column])):
             found.append((kind, column))
             continue
-        if _has(lists.get(kind), column):
+        if having(lists.get(kind), [column]):
             continue
-        having = [one for one, names in columns.items() if _has(names, text)]
-        if not having and not any(_has(names, text) for names in lists.values()):
+        of = [one for one, names in columns.items() if having(names, [text])]
+        if not of and not any(having(names, [text]) for names in lists.values()):
             raise GraphError(f"{option(name)}: {_nowhere(text, columns, lists)}")
-        if name == "label" and len(having) > 1:
+        if name == "label" and len(of) > 1:
             raise GraphError(
-                f"{option('label')}: {text!r} is a column of {' and '.join(having)}; say of which: "
-                f"{option('label', text, of=having[0])}"
+                f"{option('label')}: {text!r} is a column of {' and '.join(of)}; say of which: "
+                f"{option('label', text, of=of[0])}"
             )
-        found += [(one, text) for one in having]
+        found += [(one, text) for one in of]
     return found
 
 
@@ -458,7 +436,7 @@ def _nowhere(
     """Says that no type or relation has a column, or that there is no such one."""
     columns = {**types, **lists}
     kind, equals, column = text.partition("=")
-    if equals and any(_has(names, column) for names in columns.values()):
+    if equals and any(having(names, [column]) for names in columns.values()):
         near = suggestion(kind, columns)
         what = "types and relations" if lists else "types"
         return f"no type {kind!r}; the {what}: {', '.join(columns)}{near}"
@@ -467,9 +445,14 @@ def _nowhere(
     return f"no column {text!r} in the tables of {', '.join(columns)}{near}"
 
 
-def _has(names: Sequence[str] | None, column: str) -> bool:
-    wanted = column.strip().lower()
-    return any(name.strip().lower() == wanted for name in names or ())
+def having(columns: Iterable[str] | None, names: Iterable[str]) -> list[str]:
+    """Returns the columns with these names, in their order, as far as there are any.
+
+    Upper and lower case are the same, and spaces around a name do not count.
+    """
+    known = {one.strip().lower(): one for one in columns or ()}
+    wanted = [one.strip().lower() for one in names]
+    return [known[one] for one in wanted if one in known]
 
 
 def _of_one_type(name: str, given: Any, kinds: Iterable[str]) -> list[tuple[str, Any]]:
@@ -496,21 +479,15 @@ def of_relation(options: TableOptions, name: str, known: Iterable[str]) -> Table
         return options
     changed: dict[str, Any] = {}
     known = list(known)
-    for keyword in OF_BOTH:
-        parts = [text.partition("=") for text in getattr(options, keyword)]
-        changed[keyword] = tuple(
-            column if equals and first == name else f"{first}{equals}{column}"
-            for first, equals, column in parts
-            if not (equals and first in known and first != name)
-        )
-    for keyword in OF_EDGES:
+    for keyword in (*OF_BOTH, *OF_EDGES):
         pairs = by_name(keyword, getattr(options, keyword), known)
+        own = [column for relation, column in pairs if relation == name]
         common = [column for relation, column in pairs if not relation]
-        if len(common) > 1:
+        if keyword in OF_EDGES and len(common) > 1:
             shown = option(keyword, common[0], of=name)
             raise GraphError(f"{option(keyword)}: say of which relation each is: {shown}")
-        own = [column for relation, column in pairs if relation == name]
-        changed[keyword] = next(iter((*own, *common)), None)
+        found = (*own, *common)
+        changed[keyword] = found if keyword in OF_BOTH else next(iter(found), None)
     return replace(options, **changed)
 
 

@@ -14,9 +14,9 @@ import scipy.sparse
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.structural import FEATURE_NAMES
 from graphcl.tabular import cells
-from graphcl.tabular.features import NodeTable
+from graphcl.tabular.features import batches
 from graphcl.tabular.kinds import DAY, FEW_CATEGORIES
-from graphcl.tabular.preparation import CATEGORY, DATE, DURATION, NUMBER, TEXT, TIME, VECTOR, Column
+from graphcl.tabular.preparation import CATEGORY, DATE, DURATION, NUMBER, TEXT, TIME, VECTOR
 from graphcl.tabular.sources import Source
 
 if TYPE_CHECKING:
@@ -77,21 +77,16 @@ def read_cells(nodes: "NumberedNodes") -> tuple[Original, ...]:
     prepared = nodes.report.preparation
     known = {one.name: one for one in (prepared.columns if prepared else ())}
     source = cells.with_formats(source, known.values())
-    kinds = {name: _kind(source, name, known.get(name)) for name in names}
+    typed = {name: cells.kind_of_type(source.columns[name]) for name in names}
+    kinds = typed | {name: known[name].kind for name in names if name in known}
     names = [name for name in names if kinds[name] not in ("", VECTOR)]
     sql = [_cell(source, name, kinds[name]) for name in names] or ["NULL"]
-    table = pyarrow.Table.from_batches(
-        batch for _, batch in NodeTable(nodes.duck, source).batches(sql)
-    )
+    table = pyarrow.Table.from_batches(batch for _, batch in batches(nodes.duck, source, sql))
     columns = zip(names, table.columns, strict=False)
     return tuple(
         _original(name, kinds[name] if name in known else "", one, nodes.num_nodes)
         for name, one in columns
     )
-
-
-def _kind(source: Source, name: str, column: Column | None) -> str:
-    return cells.kind_of_type(source.columns[name]) if column is None else column.kind
 
 
 def _cell(source: Source, name: str, kind: str) -> str:

@@ -8,7 +8,7 @@ categories and their order, the origin of dates and the vocabulary of a text are
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,13 @@ import numpy as np
 import numpy.typing as npt
 import safetensors.numpy
 
-from graphcl.errors import RunError
+from graphcl.errors import RunError, counted
 from graphcl.files.atomic import write_whole
 from graphcl.files.text import read_text
 
 FORMAT = 1
-WITH_FILES = 2  # the format of a preparation that also has tags or vectors
 FILE, ARRAYS = "preparation.json", "preparation.safetensors"
-NUMBER, CATEGORY, DATE, DURATION, TIME, TEXT, VECTOR, AGE = KINDS = (
+NUMBER, CATEGORY, DATE, DURATION, TIME, TEXT, VECTOR, AGE, TAGS, VECTORS = KINDS = (
     "number",
     "category",
     "date",
@@ -32,7 +31,10 @@ NUMBER, CATEGORY, DATE, DURATION, TIME, TEXT, VECTOR, AGE = KINDS = (
     "text",
     "vector",
     "age",
+    "tags",
+    "vectors",
 )
+BESIDE = (TAGS, VECTORS)  # that are no columns of a node table
 _BYTES = 1 << 28  # of the JSON: a million columns
 FAR = 1.0  # spans of the training's range: a value farther outside than this is far outside
 
@@ -41,17 +43,22 @@ Arrays = Mapping[str, npt.NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class Column:
-    """What becomes of one column.
+    """What becomes of one column, or of what stands beside a node table.
+
+    That is a long table of tags, whose rows are a node's id, a name and perhaps a value, or a file
+    of vectors, one for each node.
 
     Attributes:
-        name: the column's name in the table.
+        name: the column's name in the table; of tags, that of the column of names; of vectors, the
+            file's name without its suffix.
         kind: one of `KINDS`.
         features: the names of the features that it becomes, in order.
         fill: what a missing number, date or duration becomes: the training rows' mean, in the
             feature's unit.
         low: the smallest value in the training rows, in the feature's unit.
         high: the largest.
-        categories: of a category: the texts, in the features' order.
+        categories: of a category: the texts, in the features' order; of tags: the names in the
+            training rows.
         origin: of a date: seconds since 1970 of the first date in the training rows; of an age:
             the time until which it is counted.
         clock: of a date: whether the hour of the day is a feature; of an age: whether it is counted
@@ -76,78 +83,22 @@ class Column:
 
     def describe(self) -> str:
         """Says in a few words what becomes of the column."""
-        if self.kind == NUMBER:
-            return (
-                f"a number, with the decimal mark {self.decimal!r}" if self.decimal else "a number"
-            )
-        if self.kind == CATEGORY:
-            return f"a category: {len(self.categories)} values, one feature each"
-        if self.kind == DATE:
-            parts = "year, week and day" if self.clock else "year and week"
-            form = f" ({self.date_format})" if self.date_format else ""
-            return f"a date{form}: years since the first, and its place in the {parts}"
-        if self.kind == DURATION:
-            return "a duration, in days"
-        if self.kind == AGE:
-            return f"the time since then: the logarithm of {'days' if self.clock else 'it'}"
-        if self.kind == TIME:
-            return "a time of day: its place on the clock, two features"
-        if self.kind == TEXT:
-            return f"text: {len(self.features)} features (hashed TF-IDF, then SVD)"
-        return f"a vector of {len(self.features)} numbers"
-
-
-@dataclass(frozen=True)
-class Tags:
-    """What becomes of a long table, whose rows are a node's id, a name and perhaps a value.
-
-    Attributes:
-        column: the column of names.
-        names: the names in the training rows, in the features' order; others are left out.
-        low: the smallest value in the training rows.
-        high: the largest.
-    """
-
-    column: str
-    names: tuple[str, ...]
-    low: float = 1.0
-    high: float = 1.0
-
-    @property
-    def features(self) -> list[str]:
-        """The names of the features."""
-        return [f"{self.column}={name}" for name in self.names]
-
-    def describe(self) -> str:
-        """Says in a few words what becomes of the names."""
-        names = "1 name" if len(self.names) == 1 else f"{len(self.names):,} names"
-        return f"tags: {names}, one feature each"
-
-
-@dataclass(frozen=True)
-class Vectors:
-    """What becomes of a file of vectors, one for each node: its numbers, as they are.
-
-    Attributes:
-        name: the file's name without its suffix.
-        width: numbers in a vector.
-        low: the smallest number in the training rows.
-        high: the largest.
-    """
-
-    name: str
-    width: int
-    low: float = 0.0
-    high: float = 0.0
-
-    @property
-    def features(self) -> list[str]:
-        """The names of the features."""
-        return [f"{self.name}[{place}]" for place in range(self.width)]
-
-    def describe(self) -> str:
-        """Says in a few words what becomes of the vectors."""
-        return f"vectors of {self.width:,} numbers"
+        mark = f", with the decimal mark {self.decimal!r}" if self.decimal else ""
+        form = f" ({self.date_format})" if self.date_format else ""
+        parts = "year, week and day" if self.clock else "year and week"
+        width = len(self.features)
+        return {
+            NUMBER: f"a number{mark}",
+            CATEGORY: f"a category: {width} values, one feature each",
+            DATE: f"a date{form}: years since the first, and its place in the {parts}",
+            DURATION: "a duration, in days",
+            AGE: f"the time since then: the logarithm of {'days' if self.clock else 'it'}",
+            TIME: "a time of day: its place on the clock, two features",
+            TEXT: f"text: {width} features (hashed TF-IDF, then SVD)",
+            VECTOR: f"a vector of {width} numbers",
+            TAGS: f"tags: {counted(width, 'name')}, one feature each",
+            VECTORS: f"vectors of {width:,} numbers",
+        }[self.kind]
 
 
 @dataclass(frozen=True)
@@ -167,37 +118,41 @@ class Preparation:
     missing: str = "mean"
     sparse: bool = False
     arrays: Arrays = field(default_factory=dict)
-    tags: Tags | None = None
-    vectors: Vectors | None = None
+    tags: Column | None = None
+    vectors: Column | None = None
 
     @property
-    def beside(self) -> list[tuple[str, Tags | Vectors]]:
-        """What is not a column, with the keyword that names it, in the features' order."""
-        both = (("tags", self.tags), ("vectors", self.vectors))
-        return [(name, one) for name, one in both if one is not None]
+    def beside(self) -> list[Column]:
+        """What is not a column, in the features' order; its kind is the keyword that names it."""
+        return [one for one in (self.tags, self.vectors) if one is not None]
 
     @property
     def features(self) -> list[str]:
         """The names of all features that come from columns, tags and vectors, in order."""
-        names = [name for column in self.columns for name in column.features]
-        return names + [name for _, one in self.beside for name in one.features]
+        return [name for one in (*self.columns, *self.beside) for name in one.features]
 
     def to_json(self) -> str:
         """Returns everything but the arrays as JSON."""
-        columns = []
-        defaults = {one.name: one.default for one in fields(Column)}
-        for column in self.columns:
-            kept = {key: v for key, v in asdict(column).items() if v != defaults[key]}
-            if kept.get("features") == (column.name,):
-                del kept["features"]
-            columns.append(kept)
-        about: dict[str, Any] = {"format": WITH_FILES if self.beside else FORMAT}
-        about |= {"missing": self.missing, "sparse": self.sparse, "columns": columns}
-        about |= {name: asdict(one) for name, one in self.beside}
+        about: dict[str, Any] = {"format": FORMAT, "missing": self.missing, "sparse": self.sparse}
+        about["columns"] = [_kept(one) for one in self.columns]
+        about |= {one.kind: _kept(one) for one in self.beside}
         return json.dumps(about, ensure_ascii=False, allow_nan=False, indent=0)
 
 
-def is_far(column: Column | Tags | Vectors, low: float, high: float) -> bool:
+def _kept(column: Column) -> dict[str, Any]:
+    """Returns what differs from the defaults, and the names of features if they do not follow."""
+    kept = {one.name: getattr(column, one.name) for one in fields(column)}
+    kept |= {"features": () if column.features == _features(kept) else column.features}
+    return {one.name: kept[one.name] for one in fields(column) if kept[one.name] != one.default}
+
+
+def _features(column: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the names that features have unless others are given."""
+    name, categories = column["name"], column.get("categories", ())
+    return tuple(f"{name}={one}" for one in categories) or (str(name),)
+
+
+def is_far(column: Column, low: float, high: float) -> bool:
     """Returns whether a value lies more than `FAR` spans outside the training's range."""
     span = column.high - column.low
     # A constant column has no span; any other value is as far outside as can be.
@@ -224,59 +179,37 @@ def read_preparation(run: Path) -> Preparation | None:
         return None
     try:
         about = json.loads(read_text(path, RunError, limit=_BYTES))
-        if about["format"] not in (FORMAT, WITH_FILES):
-            known = f"{FORMAT} and {WITH_FILES}"
-            raise RunError(f"{path}: format {about['format']!r}; this version reads {known}")
+        if about["format"] != FORMAT:
+            raise RunError(f"{path}: format {about['format']!r}; this version reads {FORMAT}")
         columns = tuple(_column(one) for one in about["columns"])
         missing, sparse = about["missing"], about["sparse"]
-        tags = _tags(about["tags"]) if "tags" in about else None
-        vectors = _vectors(about["vectors"]) if "vectors" in about else None
+        beside = {kind: _column({**about[kind], "kind": kind}) for kind in BESIDE if kind in about}
     except RunError:
         raise
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise RunError(f"{path}: damaged ({type(error).__name__}: {str(error)[:80]})") from None
     if missing not in ("zero", "mean") or not isinstance(sparse, bool):
         raise RunError(f"{path}: damaged (missing or sparse)")
-    return Preparation(columns, missing, sparse, _arrays(run, columns), tags, vectors)
+    return Preparation(columns, missing, sparse, _arrays(run, columns), **beside)
 
 
 def _column(given: Mapping[str, Any]) -> Column:
     lists = {key: tuple(map(str, given[key])) for key in ("features", "categories") if key in given}
-    column = Column(**{"features": (str(given["name"]),), **given, **lists})
+    column = Column(**{"features": _features({**given, **lists}), **given, **lists})
     numbers = (column.fill, column.low, column.high, column.origin, column.missing)
-    written = column.decimal in ("", ",", ".") and type(column.date_format) is str
-    if column.kind not in KINDS or type(column.clock) is not bool or not written:
+    texts = (column.name, column.kind, column.decimal, column.date_format)
+    plain = all(type(one) is str for one in texts) and type(column.clock) is bool
+    if column.kind not in KINDS or not plain or column.decimal not in ("", ",", "."):
         raise ValueError(f"column {column.name!r}")
-    _require_finite(f"column {column.name!r}", *numbers)
-    if column.kind == CATEGORY and len(column.categories) != len(column.features):
-        raise ValueError(f"column {column.name!r} has categories without features")
-    expected = {NUMBER: 1, DURATION: 1, AGE: 1, TIME: 2, DATE: 7 if column.clock else 5}.get(
-        column.kind
-    )
-    if not column.features or expected not in (None, len(column.features)):
-        raise ValueError(f"column {column.name!r} has {len(column.features)} features")
-    return column
-
-
-def _tags(given: Mapping[str, Any]) -> Tags:
-    tags = Tags(**{**given, "names": tuple(map(str, given["names"]))})
-    _require_finite("tags", tags.low, tags.high)
-    if type(tags.column) is not str or not tags.names or len(set(tags.names)) < len(tags.names):
-        raise ValueError("tags: none, or one twice")
-    return tags
-
-
-def _vectors(given: Mapping[str, Any]) -> Vectors:
-    vectors = Vectors(**given)
-    _require_finite("vectors", vectors.low, vectors.high)
-    if type(vectors.name) is not str or type(vectors.width) is not int or vectors.width < 1:
-        raise ValueError("vectors")
-    return vectors
-
-
-def _require_finite(what: str, *numbers: Any) -> None:
     if not all(type(one) in (int, float) and math.isfinite(one) for one in numbers):
-        raise ValueError(f"{what} has a number that is not finite")
+        raise ValueError(f"column {column.name!r} has a number that is not finite")
+    named, count = len(column.categories), len(column.features)
+    if column.kind in (CATEGORY, TAGS) and len(set(column.categories)) != count:
+        raise ValueError(f"column {column.name!r} has {named} categories and {count} features")
+    expected = {NUMBER: 1, DURATION: 1, AGE: 1, TIME: 2, DATE: 7 if column.clock else 5}
+    if not count or expected.get(column.kind, count) != count:
+        raise ValueError(f"column {column.name!r} has {count} features")
+    return column
 
 
 def _arrays(run: Path, columns: tuple[Column, ...]) -> Arrays:

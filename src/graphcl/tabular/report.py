@@ -4,10 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
 
-from graphcl.errors import GraphError, TableError, counted, option
+from graphcl.errors import GraphError, TableError, option
 from graphcl.tabular.preparation import Column, Preparation
-
-MANY_ISOLATED = 0.1  # a larger share of nodes without an edge is a warning
 
 
 def unknown_advice() -> str:
@@ -185,19 +183,3 @@ def said_of(head: str, lines: Iterable[str]) -> list[str]:
 def listed(names: Sequence[Any], most: int = 8) -> str:
     """Returns the first of some names, with a mark if there are more."""
     return ", ".join(map(str, names[:most])) + (", …" if len(names) > most else "")
-
-
-def say_isolated(report: TableReport, kind: str, count: int, total: int) -> None:
-    """Adds to a report how many nodes have no edge, as a warning and first if they are many.
-
-    `kind` is their type; empty in a plain graph.
-    """
-    if count > MANY_ISOLATED * total:
-        of = f" of {kind}" if kind else ""
-        said = (
-            f"{count:,} of {counted(total, 'node')}{of} {'has' if count == 1 else 'have'} no edge"
-        )
-        report.first.insert(0, f"warning: {said}")
-    elif count:
-        head = f"nodes {kind}:" if kind else "nodes:"
-        report.notes.append(f"{head} {counted(count, 'node has', 'nodes have')} no edge")

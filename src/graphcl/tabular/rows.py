@@ -53,7 +53,7 @@ def prepare_rows(rows: Sequence[Mapping[str, Any]], preparation: Preparation, wi
         GraphError: a column is missing or unknown, or a value is not what the training had.
     """
     if preparation.beside:
-        name = option(preparation.beside[0][0])
+        name = option(preparation.beside[0].kind)
         raise GraphError(
             f"the model was trained with {name}, which columns do not have; give features"
         )

@@ -179,17 +179,13 @@ def _in_memory(duck: Duck, table: Any, role: str) -> Source:
     import pyarrow
 
     try:
-        if isinstance(table, pyarrow.Table):
-            arrow = table
-        elif hasattr(table, "to_arrow") and hasattr(table, "__arrow_c_stream__"):
-            arrow = pyarrow.table(table)  # Polars and DuckDB; text without a copy
-        elif hasattr(table, "columns") and hasattr(table, "index"):
+        if hasattr(table, "columns") and hasattr(table, "index"):
             arrow = _of_pandas(table)
         elif isinstance(table, list) and all(isinstance(one, tuple) for one in table):
             ends = list(zip(*table, strict=True)) or ((), ())
             arrow = pyarrow.table(dict(zip(("source", "target"), ends, strict=True)))
         else:
-            arrow = pyarrow.table(table)  # a dictionary of lists, or what speaks Arrow
+            arrow = pyarrow.table(table)  # a dictionary of lists, or what speaks Arrow, as Polars
     except (pyarrow.ArrowException, TypeError, ValueError, OverflowError) as error:
         reason = " ".join(str(error).split())[:160]
         raise GraphError(
@@ -239,23 +235,10 @@ def _parquet_files(path: Path) -> list[Path]:
 
 
 def _several(duck: Duck, text: str, files: list[Path]) -> Source:
-    """Returns Parquet files as one table; it has the columns of the first.
-
-    Raises:
-        GraphError: another file lacks one of them.
-    """
-
-    def relation(files: list[Path]) -> str:
-        listed = ", ".join(file_literal(file) for file in files)
-        return f"read_parquet([{listed}], hive_partitioning=false)"
-
-    columns = duck.columns(relation(files), where=text)
-    for file in files[1:]:
-        found = duck.columns(relation([file]), where=str(file))
-        lacking = next((name for name in columns if name not in found), None)
-        if lacking is not None:
-            raise GraphError(f"{file}: has no column {lacking!r}, which {files[0]} has")
-    return Source(text, relation(files), columns)
+    """Returns Parquet files as one table; it has the columns of the first."""
+    listed = ", ".join(file_literal(file) for file in files)
+    relation = f"read_parquet([{listed}], hive_partitioning=false)"
+    return Source(text, relation, duck.columns(relation, where=text))
 
 
 def _query(duck: Duck, sql: str, role: str) -> Source:

@@ -16,9 +16,10 @@ import numpy.typing as npt
 
 from graphcl.errors import GraphError, counted, option
 from graphcl.tabular import columns as table_columns
-from graphcl.tabular.columns import Held, IdColumn, Listed
+from graphcl.tabular.columns import Held, IdColumn
 from graphcl.tabular.duck import Duck, is_query, literal, quoted
 from graphcl.tabular.edges import EdgeList
+from graphcl.tabular.kinds import DAY
 from graphcl.tabular.nodes import NodeSource, NumberedNodes
 from graphcl.tabular.options import (
     OF_BOTH,
@@ -32,7 +33,7 @@ from graphcl.tabular.options import (
 )
 from graphcl.tabular.report import Problem, TableReport, refuse, said_of, unknown_advice
 from graphcl.tabular.sources import Source, open_source
-from graphcl.tabular.times import DAY, TIME, Times
+from graphcl.tabular.times import TIME, Times
 
 NODE, EDGE, TO = "node", "edge", "to"  # names where there is one type, and one relation
 
@@ -81,11 +82,11 @@ class Tables:
         lists, given = _lists(edges, options), _node_tables(options)
         self.name = table_name(next(iter(lists.values())))
         self._open(lists, given)
-        ids, ends = self._guess()
-        if line := table_columns.first_line(ids.values(), ends.values()):
+        ids = self._guess()
+        if line := table_columns.first_line(ids.values(), self.lists):
             self._say_first(line, on_step)
         on_step("reading the edges")
-        self._each_list(lambda one: one.load(ends[one.text], self.report))
+        self._each_list(lambda one: one.load(self.report))
         self._say_lists()
         on_step("reading the nodes")
         self._number(ids)
@@ -224,27 +225,21 @@ class Tables:
         if not self.typed:
             self.report.notes += [line for one in self.lists for line in one.take_notes()]
 
-    def _guess(self) -> tuple[dict[str, Held], dict[str, Listed]]:
-        """Returns which columns hold ids, and which are ends."""
+    def _guess(self) -> dict[str, Held]:
+        """Returns which columns hold ids, and sets which are ends."""
         judged = {
             kind: (one.duck, one.source)
             for kind, one in self._sources.items()
             if one.source is not None and (self.typed or one.matrix is None)
         }
-        ends: dict[str, Listed] = {}
-        for one in self.lists:
-            found = ends[one.text] = Listed(one.text, one.source.name, one.columns, one.how)
-            if judged:
-                excluded = (one.relation_column, one.options.weight)
-                table_columns.read_ends(one.duck, one.source, found, excluded)
+        for one in self.lists if judged else ():
+            table_columns.read_ends(one)
         ids = {
-            kind: table_columns.node_table(
-                duck, source, kind, self._divided[kind], [*ends.values()]
-            )
+            kind: table_columns.node_table(duck, source, kind, self._divided[kind], self.lists)
             for kind, (duck, source) in judged.items()
         }
-        table_columns.choose([*ids.values()], [*ends.values()])
-        return {kind: one for kind, one in ids.items() if not self._sources[kind].matrix}, ends
+        table_columns.choose([*ids.values()], self.lists)
+        return {kind: one for kind, one in ids.items() if not self._sources[kind].matrix}
 
     # Nodes
 
@@ -346,7 +341,8 @@ class Tables:
             known = [one.name for one in self.lists]
             for relation, column in by_name(name, getattr(self._options, name), known):
                 meant = [one for one in self.lists if relation in ("", one.name)]
-                if any(one.has(name) for one in meant):
+                own = [(one.source, getattr(one.options, name)) for one in meant]
+                if any(table_columns.named(source, [given]) for source, given in own if given):
                     continue
                 columns = ", ".join(dict.fromkeys(c for one in meant for c in one.source.columns))
                 what = f"the list of {relation} has no" if relation else "no list of edges has the"

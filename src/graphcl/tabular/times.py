@@ -23,13 +23,13 @@ from graphcl.graphs.relation import Relation
 from graphcl.tabular import cells
 from graphcl.tabular import columns as table_columns
 from graphcl.tabular.duck import Duck, quoted
-from graphcl.tabular.options import TableOptions, by_name
+from graphcl.tabular.kinds import DAY
+from graphcl.tabular.options import TableOptions, by_name, having
 from graphcl.tabular.preparation import AGE, Column
 from graphcl.tabular.report import Usual, refuse, short
 from graphcl.tabular.sources import Source
 
 TIME, LABELLED = "time of the row", "time of the label"  # columns that opened tables have
-DAY = 86_400.0  # seconds
 Key = tuple[str, str]  # ``nodes`` or ``edges``, and the type or relation
 
 
@@ -99,8 +99,7 @@ class Times:
             having = {
                 key: name
                 for key, (_, source) in self._tables.items()
-                if kind in ("", key[1])
-                and (name := table_columns.named(source, [column.strip().lower()]))
+                if kind in ("", key[1]) and (name := table_columns.named(source, [column]))
             }
             if twice := found.keys() & having.keys():
                 raise GraphError(f"{option(keyword)}: {min(twice)[1]} has two, one is {column!r}")
@@ -153,8 +152,8 @@ class Times:
         """Returns the columns of labels of a node table."""
         kinds = [name for what, name in self._tables if what == "nodes"]
         pairs = by_name("label", self._options.label, kinds)
-        wanted = [column.strip().lower() for kind, column in pairs if kind in ("", key[1])]
-        return [one for one in self._tables[key][1].columns if one.strip().lower() in wanted]
+        wanted = [column for kind, column in pairs if kind in ("", key[1])]
+        return having(self._tables[key][1].columns, wanted)
 
     def cut(self, key: Key) -> Source:
         """Returns a table as it was known, with its times in columns of their own.
@@ -164,8 +163,10 @@ class Times:
         source, own, labelled = self._tables[key][1], self._times.get(key), self._labelled.get(key)
         both = {TIME: own, LABELLED: labelled}
         found = {name: one for name, one in both.items() if one is not None}
-        kept = {one.strip().lower() for text in self._options.date for one in text.split("=")}
-        gone = {one.name for one in found.values() if one.name.strip().lower() not in kept}
+        kept = having(
+            source.columns, [one for text in self._options.date for one in text.split("=")]
+        )
+        gone = {one.name for one in found.values() if one.name not in kept}
         picked = f"* EXCLUDE ({', '.join(map(quoted, gone))})" if gone else "*"
         later, where = "", "true"
         if labelled is not None and self.until is not None and self._labels(key):
