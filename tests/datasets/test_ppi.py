@@ -113,7 +113,7 @@ def test_check_figures_of_the_prepared_file(data_folder):
         ({"edges": np.array([[0], [9999]])}, "edges name nodes beyond the 144 rows"),
         ({"labels": np.full((24 * NODES, LABELS), 2)}, "y: 2 at node 0"),
         ({"features": np.zeros((24 * NODES, 3), int)}, "3 features and 121 labels; expected 50"),
-        ({"graph_id": np.repeat(np.arange(24), NODES)}, "ppi.npz: x: zero nodes"),
+        ({"graph_id": np.repeat(np.arange(24), NODES)}, "ppi.npz: zero nodes"),
     ],
 )
 def test_damaged_files(folder, changes, message):
