@@ -8,11 +8,10 @@ load the run, pass the class again or register it.
 Nothing here imports torch, so recipes are read, and their names checked, without it.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import partial
-from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from traceback import walk_tb
 from typing import Any, ParamSpec, TypeVar
@@ -23,7 +22,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Registry(Collection[str]):
+class Registry:
     """The known parts of one kind.
 
     Args:
@@ -48,19 +47,13 @@ class Registry(Collection[str]):
         require(not taken, f"register {self.kind}", "name", "one that is not taken", name)
         self._parts[name] = part
 
-    def _names(self) -> list[str]:
-        installed = [point.name for point in entry_points(group=self.group)]
-        return list(dict.fromkeys([*self._places, *self._parts, *installed]))
-
     def __iter__(self) -> Iterator[str]:
         """Yields every known name: shipped, registered, then those of installed packages."""
-        return iter(self._names())
+        installed = [point.name for point in entry_points(group=self.group)]
+        return iter(dict.fromkeys([*self._places, *self._parts, *installed]))
 
     def __contains__(self, name: object) -> bool:
-        return name in self._places or name in self._names()  # entry points are slow to list
-
-    def __len__(self) -> int:
-        return len(self._names())
+        return name in self._places or name in list(self)  # entry points are slow to list
 
     def get(self, name: str) -> Any:
         """Returns the part called `name`.
@@ -72,15 +65,14 @@ class Registry(Collection[str]):
         if name in self._parts:
             return self._parts[name]
         if name in self._places:
-            module, _, attribute = self._places[name].partition(":")
-            return getattr(import_module(module), attribute)
-        for point in entry_points(group=self.group):
-            if point.name == name:
-                return point.load()
-        raise ParameterError(
-            f"{self.kind} {name!r} is not registered; pass the object as {self.kind}=, or "
-            f"register it under a name"
-        )
+            return EntryPoint(name, self._places[name], self.group).load()
+        installed = tuple(entry_points(group=self.group, name=name))
+        if not installed:
+            raise ParameterError(
+                f"{self.kind} {name!r} is not registered; pass the object as {self.kind}=, or "
+                f"register it under a name"
+            )
+        return installed[0].load()
 
     def check(self, name: str) -> None:
         """Checks that a name is known, or is the location of a class.
@@ -172,5 +164,5 @@ ENCODERS = Registry(
         "gin": "graphcl.encoders.pyg:gin",
     },
 )
-PERTURBATIONS = Registry("perturbation", "graphcl.perturbations", {"drop": "graphcl.views:drop"})
+PERTURBATIONS = Registry("perturbation", "graphcl.perturbations", {"drop": "graphcl.views:Drop"})
 LOSSES = Registry("loss", "graphcl.losses", {"nt-xent": "graphcl.losses.nt_xent:NTXent"})
