@@ -23,6 +23,7 @@ import os
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 _KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
@@ -89,6 +90,19 @@ class MissingExtraError(GraphCLError, ImportError):
 
     def __init__(self, feature: str, extra: str) -> None:
         super().__init__(f"{feature} needs an extra: pip install 'graphcl[{extra}]'")
+
+
+def import_extra(*modules: str, feature: str, extra: str) -> Any:
+    """Imports modules of an optional dependency, which a feature needs, and returns the first.
+
+    Raises:
+        MissingExtraError: one is not installed; the message names the extra.
+    """
+    try:
+        first, *_ = [import_module(name) for name in modules]
+        return first
+    except ImportError as error:
+        raise MissingExtraError(feature, extra) from error
 
 
 class TrainingError(GraphCLError):

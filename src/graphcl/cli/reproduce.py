@@ -8,7 +8,7 @@ import typer
 from graphcl.cli.options import DeviceOption, JsonOption, parse_settings, print_result
 from graphcl.cli.processes import continues
 from graphcl.cli.progress import ProbeStepsOption, run_progress
-from graphcl.errors import ParameterError, RunError, require, suggestion
+from graphcl.errors import ParameterError, RunError, suggestion
 from graphcl.settings import PROBE_STEPS
 
 # The names of `graphcl.research.studies.STUDIES`, which takes seconds to import.
@@ -37,7 +37,7 @@ def reproduce(
     ] = [],  # noqa: B006
     repeats: Annotated[
         int | None,
-        typer.Option("--runs", help=f"Number of seeds. (default: {RUNS}, or the study's)"),
+        typer.Option("--runs", min=1, help=f"Number of seeds. (default: {RUNS}, or the study's)"),
     ] = None,
     seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
     device: DeviceOption = "auto",
@@ -81,7 +81,6 @@ def reproduce(
     from graphcl import research
     from graphcl.devices import resolve_device
 
-    require(repeats is None or repeats >= 1, "reproduce", "--runs", "at least 1", repeats)
     for path in rows:
         if not path.is_file():
             raise RunError(f"{path}: no such file")

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from graphcl.encoders import Layer, LayeredEncoder, stated_layers
-from graphcl.errors import MissingExtraError, ParameterError, RunError, option
+from graphcl.errors import ParameterError, RunError, import_extra, option
 from graphcl.estimator.fitted import Fitted
 from graphcl.files.atomic import whole_file
 from graphcl.graphs.filling import filling_order
@@ -309,11 +309,7 @@ def write_program(path: Path, kind: str, fitted: Fitted) -> list[str]:
 
 
 def _onnx(program: torch.export.ExportedProgram, inputs: list[str], outputs: list[str]) -> bytes:
-    try:
-        import onnx  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError("an ONNX file", "export") from error
+    import_extra("onnx", "onnxscript", feature="an ONNX file", extra="export")
     with torch.no_grad(), _quiet():
         found: Any = torch.onnx.export(
             program, (), input_names=inputs, output_names=outputs, dynamo=True, verbose=False

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.errors import GraphError, MissingExtraError
+from graphcl.errors import GraphError, import_extra
 
 if TYPE_CHECKING:
     import torch
@@ -260,10 +260,7 @@ def check_networkx(graph: Any, owner: str) -> None:
     Raises:
         MissingExtraError: NetworkX is not installed.
     """
-    try:
-        import networkx
-    except ImportError as error:
-        raise MissingExtraError(f"{owner}.from_networkx", "networkx") from error
+    networkx = import_extra("networkx", feature=f"{owner}.from_networkx", extra="networkx")
     if not isinstance(graph, networkx.Graph):
         raise GraphError(f"from_networkx: expected a networkx graph; got {_kind(graph)}")
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from graphcl.datasets import CATALOGUE
-from graphcl.errors import MissingExtraError
+from graphcl.errors import MissingExtraError, import_extra
 from graphcl.files.atomic import whole_file, write_whole
 from graphcl.research.rows import Row, number, text
 
@@ -148,13 +148,12 @@ def new_figure(
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("a plot", "plot") from error
-    figure = Figure(figsize=(width, height), facecolor="white", layout="constrained")
-    FigureCanvasAgg(figure)
+    of_plots = {"feature": "a plot", "extra": "plot"}
+    backend = import_extra("matplotlib.backends.backend_agg", **of_plots)
+    figure = import_extra("matplotlib.figure", **of_plots).Figure(
+        figsize=(width, height), facecolor="white", layout="constrained"
+    )
+    backend.FigureCanvasAgg(figure)
     axes = figure.subplots(lines, panels // lines, squeeze=False).flat
     return figure, list(axes)
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from graphcl.errors import GraphError, MissingExtraError, RunError, TrainingError
+from graphcl.errors import GraphError, RunError, TrainingError, import_extra
 from graphcl.estimator import GraphCL
 from graphcl.evaluation.splits import METRICS, metric_of, nodes_to_choose_by, validation_score
 from graphcl.files.atomic import write_whole
@@ -294,9 +294,6 @@ def _write_recipe(search: Search, best: SearchTrial, trials: int) -> None:
 
 
 def _optuna() -> Any:
-    try:
-        import optuna
-    except ImportError as error:
-        raise MissingExtraError("graphcl tune", "tune") from error
+    optuna = import_extra("optuna", feature="graphcl tune", extra="tune")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna

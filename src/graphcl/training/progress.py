@@ -13,7 +13,7 @@ from traceback import walk_stack
 from types import TracebackType
 from typing import Any, Self, TextIO
 
-from graphcl.errors import MissingExtraError, duration
+from graphcl.errors import duration, import_extra
 from graphcl.settings import LINE_EVERY_SECONDS
 from graphcl.training.loop import EpochMetrics, PartedMetrics, TrainingState
 
@@ -45,7 +45,9 @@ class TrainingProgress:
         assert state is not None
         if state.done < state.total and state.seconds - self._last < self._every:
             return
-        more = f"  {traffic(metrics)}" if isinstance(metrics, PartedMetrics) else ""
+        more = ""
+        if isinstance(metrics, PartedMetrics):
+            more = f"  {traffic(metrics.sent_bytes, metrics.cache_hits)}"
         self._say(state, f"loss {metrics.loss:.4f}", more)
 
     def _say(self, state: TrainingState, loss: str, more: str = "") -> None:
@@ -71,10 +73,10 @@ def _pace(state: TrainingState) -> str:
     return f"{speed}  ETA {duration((state.total - state.done) / rate)}"
 
 
-def traffic(metrics: PartedMetrics) -> str:
+def traffic(sent_bytes: float, cache_hits: float | None) -> str:
     """Returns what travels between processes, in words."""
-    hits = "" if metrics.cache_hits is None else f", {metrics.cache_hits:.0%} of rows in the cache"
-    return f"{metrics.sent_bytes / 1e6:.2f} MB sent a step{hits}"
+    hits = "" if cache_hits is None else f", {cache_hits:.0%} of rows in the cache"
+    return f"{sent_bytes / 1e6:.2f} MB sent a step{hits}"
 
 
 class RowProgress:
@@ -171,11 +173,9 @@ class TensorBoardLog:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise MissingExtraError("a TensorBoard log", "tensorboard") from error
-        self._writer: Any = SummaryWriter(str(folder), flush_secs=10)
+        module, extra = "torch.utils.tensorboard", "tensorboard"
+        writer = import_extra(module, feature="a TensorBoard log", extra=extra).SummaryWriter
+        self._writer: Any = writer(str(folder), flush_secs=10)
         self._began = time.time()
 
     def __call__(self, metrics: EpochMetrics) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from graphcl.errors import MissingExtraError, option, require
+from graphcl.errors import import_extra, option, require
 from graphcl.training.loop import EpochMetrics
 from graphcl.training.progress import TensorBoardLog
 
@@ -174,11 +174,7 @@ class MlflowLog(_Service):
 
     def __init__(self, title: str, settings: Mapping[str, Any]) -> None:
         super().__init__()
-        try:
-            import mlflow
-        except ImportError as error:
-            raise MissingExtraError("an MLflow log", "mlflow") from error
-        self._mlflow: Any = mlflow
+        self._mlflow: Any = import_extra("mlflow", feature="an MLflow log", extra="mlflow")
         self._title, self._settings = title, dict(settings)
 
     def _begin(self) -> None:
@@ -207,11 +203,8 @@ class WandbLog(_Service):
 
     def __init__(self, title: str, settings: Mapping[str, Any]) -> None:
         super().__init__()
-        try:
-            import wandb
-        except ImportError as error:
-            raise MissingExtraError("a log of Weights & Biases", "wandb") from error
-        self._wandb: Any = wandb
+        feature = "a log of Weights & Biases"
+        self._wandb: Any = import_extra("wandb", feature=feature, extra="wandb")
         self._run: Any = None
         self._title, self._settings = title, dict(settings)
 

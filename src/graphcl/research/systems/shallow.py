@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from graphcl.errors import MissingExtraError
+from graphcl.errors import import_extra
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.kernels.adam import Adam
 from graphcl.kernels.adjacency import Adjacency
@@ -137,11 +137,7 @@ class _Sentences:
 
 
 def _word2vec() -> Any:
-    try:
-        from gensim.models import Word2Vec
-    except ImportError as error:
-        raise MissingExtraError("DeepWalk", "baselines") from error
-    return Word2Vec
+    return import_extra("gensim.models", feature="DeepWalk", extra="baselines").Word2Vec
 
 
 def random_walks(indptr: Nodes, indices: Nodes, starts: Nodes, *, length: int, seed: int) -> Nodes:
