@@ -16,7 +16,7 @@ from pathlib import Path
 from traceback import walk_tb
 from typing import Any, ParamSpec, TypeVar
 
-from graphcl.errors import GraphCLError, ParameterError, PartError, require, suggestion
+from graphcl.errors import GraphCLError, ParameterError, PartError, check_known, require
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -80,11 +80,8 @@ class Registry:
         Raises:
             ParameterError: the name is unknown; the message lists the known names.
         """
-        if ":" not in name and name not in self:
-            known = ", ".join(self)
-            raise ParameterError(
-                f"unknown {self.kind} {name!r}; known: {known}{suggestion(name, self)}"
-            )
+        if ":" not in name:
+            check_known(name, self, what=f"unknown {self.kind}", error=ParameterError)
 
     def name_of(self, part: Any) -> str:
         """Returns the name of a part in a recipe: as registered, or the location of its class.

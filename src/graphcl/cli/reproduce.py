@@ -8,7 +8,7 @@ import typer
 from graphcl.cli.options import DeviceOption, JsonOption, parse_settings, print_result
 from graphcl.cli.processes import continues
 from graphcl.cli.progress import ProbeStepsOption, run_progress
-from graphcl.errors import ParameterError, RunError, suggestion
+from graphcl.errors import ParameterError, RunError, check_known
 from graphcl.settings import PROBE_STEPS
 
 # The names of `graphcl.research.studies.STUDIES`, which takes seconds to import.
@@ -109,13 +109,9 @@ def reproduce(
 def _targets(names: list[str]) -> list[str]:
     found: list[str] = []
     for name in names:
-        if name == "studies":
-            found += STUDY_NAMES
-        elif name in TARGETS:
-            found.append(name)
-        else:
-            known, near = ", ".join((*TARGETS, "studies")), suggestion(name, TARGETS)
-            raise ParameterError(f"reproduce: unknown target {name!r}; known: {known}{near}")
+        known = (*TARGETS, "studies")
+        check_known(name, known, what="reproduce: unknown target", error=ParameterError)
+        found += STUDY_NAMES if name == "studies" else [name]
     return list(dict.fromkeys(found))
 
 

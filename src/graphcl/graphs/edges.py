@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.errors import GraphError, suggestion
+from graphcl.errors import GraphError, check_keys, check_known
 from graphcl.graphs import interchange
 
 IntArray = npt.NDArray[np.int64]
@@ -78,11 +78,10 @@ def checked_relation(key: Any, given: Any, sizes: Mapping[str, int]) -> tuple[An
     source, name, target = map(str, key)
     where = f"relation {source}:{name}:{target}"
     for end in (source, target):
-        if end not in sizes:
-            near = suggestion(end, sizes)
-            raise GraphError(f"{where}: no type {end!r}; the types: {', '.join(sizes)}{near}")
+        what = f"{where}: no type"
+        check_known(end, sizes, what=what, listed="the types:", error=GraphError)
     about: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {"edge_index": given}
-    check_keys(about, _KEYS, where)
+    check_keys(about, _KEYS, where=where, error=GraphError)
     if about.get("edge_index") is None:
         raise GraphError(f"{where}: edge_index is not given")
     ends = (source, sizes[source]), (target, sizes[target])
@@ -92,14 +91,6 @@ def checked_relation(key: Any, given: Any, sizes: Mapping[str, int]) -> tuple[An
     except GraphError as error:
         raise GraphError(f"{where}: {error}") from None
     return source, name, target, *edges, preparation
-
-
-def check_keys(about: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
-    """Refuses a key that is not known, and suggests one."""
-    for key in about:
-        if key not in known:
-            near = suggestion(key, known) or f"; known: {', '.join(known)}"
-            raise GraphError(f"{where}: unknown key {key!r}{near}")
 
 
 def checked_edges(

@@ -15,7 +15,7 @@ import torch
 
 from graphcl.datasets import CATALOGUE, load_dataset
 from graphcl.devices import device_name, peak_memory_bytes, reset_peak_memory
-from graphcl.errors import GraphError, ParameterError, TrainingError, suggestion
+from graphcl.errors import GraphError, ParameterError, TrainingError, check_known
 from graphcl.evaluation import linear_probe, score_predictions
 from graphcl.evaluation.failure import majority_sign
 from graphcl.evaluation.splits import over_splits
@@ -97,9 +97,7 @@ _COLUMNS = [one.name for one in fields(Trial) if one.name not in _RESULTS]
 
 def find_system(name: str) -> System:
     """Returns a system by name; the error for an unknown one lists all and the nearest."""
-    if name not in SYSTEMS:
-        known = ", ".join(SYSTEMS)
-        raise ParameterError(f"unknown method {name!r}; known: {known}{suggestion(name, SYSTEMS)}")
+    check_known(name, SYSTEMS, what="unknown method", error=ParameterError)
     return SYSTEMS[name]
 
 

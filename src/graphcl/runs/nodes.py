@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import RunError, suggestion
+from graphcl.errors import RunError, check_known
 from graphcl.files.arrays import read_npz
 from graphcl.files.atomic import whole_file
 from graphcl.graphs.nodes import Nodes
@@ -89,9 +89,7 @@ def type_folder(run: Path, name: str | None) -> Path:
         return run
     if not names:
         raise RunError(f"{run}: was trained on a plain graph, which has no types; got {name!r}")
-    if name not in names:
-        near = suggestion(name, names)
-        raise RunError(f"{run}: no type {name!r}; its types: {', '.join(names)}{near}")
+    check_known(name, names, what=f"{run}: no type", listed="its types:", error=RunError)
     return run / TYPES / _folder(names.index(name), name)
 
 
