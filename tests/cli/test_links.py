@@ -59,7 +59,7 @@ def test_an_evaluation_stands_beside_simple_scores(trained, capsys):
     ("arguments", "message"),
     [
         (["--node", "nobody"], "no node has the id 'nobody'"),
-        (["-k", "0"], "0 is not in the range x>=1"),
+        (["-k", "0"], "-k must be at least 1"),
         (["--node", "node 1", "--evaluate"], "must be one of them"),
         (["--evaluate", "--out", "x.csv"], "--out must be left out with --evaluate"),
         (["--evaluate", "--share", "2"], "share must be in (0, 1)"),

@@ -71,7 +71,7 @@ def evaluate(
 
         graphcl evaluate from_a_friend --graph edges.csv --nodes nodes.csv --label topic
     """
-    asked = open_run(run, ("evaluate",), graph, tables)
+    asked = open_run(run, ("evaluate",), graph, tables, device=device)
     folder = asked.type_folder(node_type, is_labelled)
     run = asked.folder
     launch(processes)
@@ -84,7 +84,6 @@ def evaluate(
     from graphcl.graphs.graph import Graph
     from graphcl.research import summarise
     from graphcl.runs.graph import run_graph
-    from graphcl.training_run import keep_embeddings
 
     kept = asked.graph
     loaded: Labelled = kept
@@ -100,8 +99,7 @@ def evaluate(
         if (run / runs.PREDICTIONS).exists():
             report |= asdict(score_predictions(runs.read_predictions(run), loaded))
         else:
-            keep_embeddings(run, kept, device=str(where))
-            z = runs.read_embeddings(folder)
+            z, _ = asked.rows(asked.type_of(folder))
             report |= over_splits(
                 lambda one: probe(z, one, steps=probe_steps, device=where), loaded
             )

@@ -51,9 +51,7 @@ def links(
         Path | None,
         typer.Option(help="Score these pairs: .csv, .tsv or .parquet with two columns of ids."),
     ] = None,
-    k: Annotated[
-        int, typer.Option("-k", min=1, help="Number of links, of each node or in all.")
-    ] = 20,
+    k: Annotated[int, typer.Option("-k", help="Number of links, of each node or in all.")] = 20,
     by: Annotated[
         str,
         typer.Option(
@@ -136,6 +134,7 @@ def links(
 
         graphcl links runs/shop --relation buys --node "Ada Lovelace" -k 5
     """
+    require(k >= 1, "links", "-k", "at least 1", k)
     asked = [bool(node), pairs is not None, evaluate]
     require(sum(asked) <= 1, "links", "--node, --pairs and --evaluate", "one of them", asked)
     require(not (evaluate and out), "links", "--out", "left out with --evaluate", str(out))

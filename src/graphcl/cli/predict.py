@@ -236,24 +236,25 @@ def _numbers(labels: dict[str, str], kind: str) -> dict[str, Any]:
 
 def _costs(text: str | None) -> list[float] | None:
     """Returns the two costs of ``1:5``."""
-    return _floats("--cost", text, (text or "").split(":", 1), "two numbers, as in 1:5")
+    alarm, _, miss = (text or "").partition(":")
+    return _floats(text, [alarm, miss], "--cost: must be two numbers, as in 1:5")
 
 
 def _shares(text: str | None) -> dict[str, float] | None:
     """Returns the shares of ``good=0.95,bad=0.05``."""
     pairs = [one.rpartition("=") for one in (text or "").split(",")]
-    form = "CLASS=SHARE,CLASS=SHARE, as in good=0.95,bad=0.05"
-    shares = _floats("--shares", text, [share for _, _, share in pairs], form)
+    form = "--shares: must be CLASS=SHARE,CLASS=SHARE, as in good=0.95,bad=0.05"
+    shares = _floats(text, [share for _, _, share in pairs], form)
     names = (name.strip() for name, _, _ in pairs)
     return None if shares is None else dict(zip(names, shares, strict=True))
 
 
-def _floats(option: str, text: str | None, parts: list[str], form: str) -> list[float] | None:
+def _floats(text: str | None, parts: list[str], form: str) -> list[float] | None:
     """Returns the numbers in the text of an option; None if it was not given."""
     try:
         return None if text is None else [float(one) for one in parts]
     except ValueError:
-        raise ParameterError(f"{option}: must be {form}; got {text}") from None
+        raise ParameterError(f"{form}; got {text}") from None
 
 
 def summary(found: "Predictions | Estimates") -> dict[str, Any]:
