@@ -34,7 +34,7 @@ def test_a_registered_name_is_known_and_kept(parts):
     parts.register("mine", Own)
     parts.register("mine", Own)  # the same again is no conflict
     assert list(parts) == ["ours", "mine"]
-    assert len(list(parts)) == 2
+    assert len(parts) == 2
     assert parts.get("mine") is Own
     assert parts.name_of(Own) == "mine"
     for taken in ("ours", "mine"):

@@ -8,7 +8,7 @@ load the run, pass the class again or register it.
 Nothing here imports torch, so recipes are read, and their names checked, without it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import fields, is_dataclass
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
@@ -22,7 +22,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Registry:
+class Registry(Collection[str]):
     """The known parts of one kind.
 
     Args:
@@ -54,6 +54,9 @@ class Registry:
 
     def __contains__(self, name: object) -> bool:
         return name in self._places or name in list(self)  # entry points are slow to list
+
+    def __len__(self) -> int:
+        return len(list(self))
 
     def get(self, name: str) -> Any:
         """Returns the part called `name`.
