@@ -260,7 +260,7 @@ def test_bytes_that_are_no_request(trained):
     ("arguments", "words"),
     [
         (["--map", "3d"], "--map must be pca, umap or none"),
-        (["--port", "70000"], "--port must be in"),
+        (["--port", "70000"], "Invalid value for '--port'"),
         (["--rate", "-1"], "Invalid value for '--rate'"),
         (["--most-nodes", "0"], "Invalid value for '--most-nodes'"),
         (["--seconds", "0"], "--seconds must be more than 0"),
