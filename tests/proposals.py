@@ -542,7 +542,7 @@ REASONS = {
         "left out with --precision",
         "--cost: must be two",
         "predict: --precision",
-        "--shares: …",
+        "--shares: must be",
     ),
     "followed in tests/answers/test_predicted.py": ("… is better here",),
     DESCRIBES: (

@@ -11,7 +11,7 @@ from graphcl.registry import ENCODERS, LOSSES, PERTURBATIONS, Registry
 
 @pytest.fixture
 def parts():
-    return Registry("part", "graphcl.parts_of_a_test", {"ours": "graphcl.views:drop"})
+    return Registry("part", "graphcl.parts_of_a_test", {"ours": "graphcl.views:Drop"})
 
 
 class Own:

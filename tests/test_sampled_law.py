@@ -22,7 +22,7 @@ from graphcl.graphs.tensors import graph_tensors
 from graphcl.kernels import gather_mean as kernel
 from graphcl.kernels.counter import edge_draws, feature_draws, kept, stream_key, threshold
 from graphcl.sampling import encode_tree, sample_tree, tree_views
-from graphcl.views import drop
+from graphcl.views import Drop
 from tests.conftest import FUZZ, plain_topology
 from tests.test_sampling import Stated
 
@@ -137,7 +137,7 @@ def test_each_pattern_gives_what_the_whole_graph_gives(monkeypatch, shape, width
         for node in range(len(small.x)):
             tree = small.tree(node, small.patterns, layers)
             views = tree_views(
-                {"node": small.x}, tree, drop(0.5, 0.5), own=name == "residual", seed=0
+                {"node": small.x}, tree, Drop(0.5, 0.5), own=name == "residual", seed=0
             )
             first, second = (encode_tree(view, encoder)[0] for view in views)
             torch.testing.assert_close(first, whole[:, node], rtol=0, atol=1e-6)
@@ -155,7 +155,7 @@ def test_the_real_draws_are_patterns_of_the_whole_graph(shape, width, name, laye
         for node in range(len(small.x)):
             tree = small.tree(node, count, layers)
             views = tree_views(
-                {"node": small.x}, tree, drop(0.25, 0.5), own=name == "residual", seed=node
+                {"node": small.x}, tree, Drop(0.25, 0.5), own=name == "residual", seed=node
             )
             for number, view in enumerate(views):
                 patterns = small.drawn(torch.arange(count), number, 0.25, node)
@@ -180,7 +180,7 @@ def test_two_nodes_and_an_edge_have_the_whole_graphs_two_embeddings():
     pair = plain_topology(Graph.from_edge_index([[0], [1]], eye.numpy()), 1, replace=False)
     nodes = torch.zeros(count, dtype=torch.int64)
     tree = sample_tree(pair, {"node": nodes}, layers=2, seed=0)
-    for view in tree_views(pair.x, tree, drop(0.5, 0.0), own=False, seed=0):
+    for view in tree_views(pair.x, tree, Drop(0.5, 0.0), own=False, seed=0):
         (h,) = encode_tree(view, Stated(Layer(eye), Layer(eye, activation=None)))
         values, counts = h.unique(dim=0, return_counts=True)
         assert values.tolist() == [[0.5, 0.5], [1, 0]]
@@ -224,7 +224,7 @@ def test_an_edge_and_a_node_are_perturbed_once_in_a_tree(tree, seed):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sampling, "gather_mean", watched)
-        views = tree_views({"node": torch.ones(9, 3)}, tree, drop(0.5, 0.5), own=True, seed=seed)
+        views = tree_views({"node": torch.ones(9, 3)}, tree, Drop(0.5, 0.5), own=True, seed=seed)
     different = len(set(of_edges.values()))
     assert different >= len(of_edges) - 1  # other edges and other seed nodes: other draws
     for number, view in enumerate(views):  # the upper levels have the same edges
@@ -247,7 +247,7 @@ def test_shares_of_a_batch_have_the_views_of_the_batch(graph, parts):
 
     def encoded(own):
         tree = sample_tree(topology, batch, layers=2, seed=4, own=own)
-        views = tree_views(topology.x, tree, drop(0.3, 0.3), own=True, seed=5)
+        views = tree_views(topology.x, tree, Drop(0.3, 0.3), own=True, seed=5)
         count = own.stop - own.start
         return [
             level.reshape(count, -1)

@@ -21,11 +21,11 @@ from graphcl.kernels.gather_mean import dropped
 from graphcl.kernels.neighbours import sample_levels
 from graphcl.sampling import encode_tree, sample_tree, tree_to, tree_views
 from graphcl.training.sampled import SampledGraph, fan_outs_of
-from graphcl.views import Drop, drop
+from graphcl.views import Drop
 from tests.conftest import dense_adjacency, plain_topology, random_graph
 
 CPU = torch.device("cpu")
-NO_DROP = drop(0.0, 0.0)
+NO_DROP = Drop(0.0, 0.0)
 
 
 def tree_of(graph, nodes, *, fan_out, layers, seed=0, **options):
@@ -44,7 +44,7 @@ def test_a_seed_on_a_device_gives_the_trees_and_views_of_its_number(graph, monke
     for ours, theirs in zip(*map(levels_of, trees), strict=True):
         assert all(map(torch.equal, ours, theirs))
     x, options = {"node": torch.tensor(graph.x)}, {"own": True}
-    views = [tree_views(x, trees[0], drop(0.3, 0.4), seed=one, **options) for one in (11, seed)]
+    views = [tree_views(x, trees[0], Drop(0.3, 0.4), seed=one, **options) for one in (11, seed)]
     for ours, theirs in zip(*views, strict=True):
         assert torch.equal(ours.inputs[0]["node"], theirs.inputs[0]["node"])
 
@@ -63,7 +63,7 @@ def encoder_for(graph, name, layers, dim=8):
 
 
 def encoded(graph, tree, name, encoder, edge_drop=0.0, feature_drop=0.0, seed=0):
-    perturbation, x = drop(edge_drop, feature_drop), {"node": torch.tensor(graph.x)}
+    perturbation, x = Drop(edge_drop, feature_drop), {"node": torch.tensor(graph.x)}
     views = tree_views(x, tree, perturbation, own=name == "residual", seed=seed)
     return [encode_tree(view, encoder)[0] for view in views]
 

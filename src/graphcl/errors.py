@@ -92,6 +92,19 @@ class MissingExtraError(GraphCLError, ImportError):
         super().__init__(f"{feature} needs an extra: pip install 'graphcl[{extra}]'")
 
 
+def import_extra(*modules: str, feature: str, extra: str) -> Any:
+    """Imports modules of an optional dependency, which a feature needs, and returns the first.
+
+    Raises:
+        MissingExtraError: one is not installed; the message names the extra.
+    """
+    try:
+        first, *_ = [import_module(name) for name in modules]
+        return first
+    except ImportError as error:
+        raise MissingExtraError(feature, extra) from error
+
+
 class TrainingError(GraphCLError):
     """Training cannot continue, or would not fit into memory."""
 
@@ -198,6 +211,38 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
+def check_known(
+    name: str,
+    known: Iterable[str],
+    *,
+    what: str,
+    listed: str = "known:",
+    error: type[InvalidInputError],
+) -> None:
+    """Refuses a name that is not known, lists those that are, and suggests the nearest.
+
+    Args:
+        name: the name.
+        known: all names.
+        what: begins the message: ``unknown dataset``.
+        listed: stands before the known names.
+        error: what is raised.
+    """
+    if name not in known:
+        names = ", ".join(known)
+        raise error(f"{what} {name!r}; {listed} {names}{suggestion(name, known)}")
+
+
+def check_keys(
+    given: Iterable[str], known: Sequence[str], *, where: str, error: type[InvalidInputError]
+) -> None:
+    """Refuses a key that is not known, and suggests the nearest, or else lists all."""
+    for key in given:
+        if key not in known:
+            near = suggestion(key, known) or f"; known: {', '.join(known)}"
+            raise error(f"{where}: unknown key {key!r}{near}")
+
+
 def counted(number: int, one: str, several: str | None = None) -> str:
     """Returns ``1 row`` or ``2 rows``."""
     return f"1 {one}" if number == 1 else f"{number:,} {several or one + 's'}"
@@ -211,11 +256,3 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
-def import_extra(name: str, what: str, extra: str) -> Any:
-    """Returns the module `name`, which `what` needs; if it lacks, the error names the extra."""
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise MissingExtraError(what, extra) from error

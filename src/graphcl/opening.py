@@ -11,7 +11,7 @@ from graphcl.files.arrays import refuse_gzipped
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.npz import read_graph
-from graphcl.store.header import is_store, read_store
+from graphcl.store.header import is_store
 from graphcl.tabular.build import open_prepared, read_tables
 from graphcl.tabular.sources import EDGE_FILES, looks_like_tables
 
@@ -79,11 +79,7 @@ def require_known(name: str) -> None:
 
 
 def is_typed_file(path: Path) -> bool:
-    """Returns whether a path is an `.npz` with types of nodes or of edges, or a typed store."""
-    if is_store(path):
-        return not read_store(path).is_plain
-    if path.suffix != ".npz" or not path.is_file():
-        return False
+    """Returns whether an `.npz` has types of nodes or of edges."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = set(archive.namelist())

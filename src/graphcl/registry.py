@@ -11,13 +11,12 @@ Nothing here imports torch, so recipes are read, and their names checked, withou
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import fields, is_dataclass
 from functools import partial
-from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from traceback import walk_tb
 from typing import Any, ParamSpec, TypeVar
 
-from graphcl.errors import GraphCLError, ParameterError, PartError, require, suggestion
+from graphcl.errors import GraphCLError, ParameterError, PartError, check_known, require
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -48,19 +47,16 @@ class Registry(Collection[str]):
         require(not taken, f"register {self.kind}", "name", "one that is not taken", name)
         self._parts[name] = part
 
-    def _names(self) -> list[str]:
-        installed = [point.name for point in entry_points(group=self.group)]
-        return list(dict.fromkeys([*self._places, *self._parts, *installed]))
-
     def __iter__(self) -> Iterator[str]:
         """Yields every known name: shipped, registered, then those of installed packages."""
-        return iter(self._names())
+        installed = [point.name for point in entry_points(group=self.group)]
+        return iter(dict.fromkeys([*self._places, *self._parts, *installed]))
 
     def __contains__(self, name: object) -> bool:
-        return name in self._places or name in self._names()  # entry points are slow to list
+        return name in self._places or name in list(self)  # entry points are slow to list
 
     def __len__(self) -> int:
-        return len(self._names())
+        return len(list(self))
 
     def get(self, name: str) -> Any:
         """Returns the part called `name`.
@@ -72,15 +68,14 @@ class Registry(Collection[str]):
         if name in self._parts:
             return self._parts[name]
         if name in self._places:
-            module, _, attribute = self._places[name].partition(":")
-            return getattr(import_module(module), attribute)
-        for point in entry_points(group=self.group):
-            if point.name == name:
-                return point.load()
-        raise ParameterError(
-            f"{self.kind} {name!r} is not registered; pass the object as {self.kind}=, or "
-            f"register it under a name"
-        )
+            return EntryPoint(name, self._places[name], self.group).load()
+        installed = tuple(entry_points(group=self.group, name=name))
+        if not installed:
+            raise ParameterError(
+                f"{self.kind} {name!r} is not registered; pass the object as {self.kind}=, or "
+                f"register it under a name"
+            )
+        return installed[0].load()
 
     def check(self, name: str) -> None:
         """Checks that a name is known, or is the location of a class.
@@ -88,11 +83,8 @@ class Registry(Collection[str]):
         Raises:
             ParameterError: the name is unknown; the message lists the known names.
         """
-        if ":" not in name and name not in self:
-            known = ", ".join(self)
-            raise ParameterError(
-                f"unknown {self.kind} {name!r}; known: {known}{suggestion(name, self)}"
-            )
+        if ":" not in name:
+            check_known(name, self, what=f"unknown {self.kind}", error=ParameterError)
 
     def name_of(self, part: Any) -> str:
         """Returns the name of a part in a recipe: as registered, or the location of its class.
@@ -172,5 +164,5 @@ ENCODERS = Registry(
         "gin": "graphcl.encoders.pyg:gin",
     },
 )
-PERTURBATIONS = Registry("perturbation", "graphcl.perturbations", {"drop": "graphcl.views:drop"})
+PERTURBATIONS = Registry("perturbation", "graphcl.perturbations", {"drop": "graphcl.views:Drop"})
 LOSSES = Registry("loss", "graphcl.losses", {"nt-xent": "graphcl.losses.nt_xent:NTXent"})

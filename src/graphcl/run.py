@@ -137,12 +137,12 @@ class Run:
     @property
     def model(self) -> "GraphCL":
         """The trained model."""
+        return self._once("model", lambda _: self._new_model())  # type: ignore[no-any-return]
+
+    def _new_model(self, verbose: bool | None = None) -> "GraphCL":
         from graphcl.estimator import GraphCL
 
-        model: GraphCL = self._once(
-            "model", lambda folder: GraphCL.load(folder, device=self.device)
-        )
-        return model
+        return GraphCL.load(self.folder, device=self.device).set_params(verbose=verbose)
 
     @property
     def embeddings(self) -> Any:
@@ -439,9 +439,8 @@ class Run:
         """
         from graphcl.answers.later import links_after
         from graphcl.answers.linking import evaluate_links
-        from graphcl.estimator import GraphCL
 
-        model = GraphCL.load(self.folder, device=self.device).set_params(verbose=verbose)
+        model = self._new_model(verbose)
         how: Any = {"share": share, "negatives": negatives, "relation": relation, "seed": seed}
         if after is None:
             return evaluate_links(model, self.one_graph(), **how)
@@ -452,9 +451,8 @@ class Run:
     ) -> "Predictions":
         """Predicts labels that came after a day by what was known: see `graphcl.answers.later`."""
         from graphcl.answers.later import predict_after
-        from graphcl.estimator import GraphCL
 
-        model = GraphCL.load(self.folder, device=self.device).set_params(verbose=verbose)
+        model = self._new_model(verbose)
         return predict_after(self.folder, model, after, node_type=node_type, seed=seed)
 
     def report(

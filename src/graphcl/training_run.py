@@ -154,7 +154,8 @@ def train_run(
                 interruption.patient = False
             z: Any = None
             if not isinstance(graph, PartitionedGraph):
-                z = embed_rows(model, graph, scratch=_existing_folder_above(out))
+                above = next(one for one in out.absolute().parents if one.exists())
+                z = embed_rows(model, graph, scratch=above)
             if not share.first:
                 return None
             scores, why = _scores(z, graph, probe, out)
@@ -347,6 +348,8 @@ def _result(
     health, found = model.health_, majority_sign(scores, asdict(model.recipe_))
     signs = (*health.warnings, *([found] if found else []))
     scaling, traffic = model.scaling_, {}
+    known = graph.labelled_type if isinstance(graph, Graph) else None
+    classes = graph.nodes[known].class_names if isinstance(graph, Graph) and known else ()
     if isinstance(last, PartedMetrics):
         traffic = {key: asdict(last)[key] for key in ("sent_bytes", "cache_hits")}
     facts = (
@@ -374,19 +377,8 @@ def _result(
         effective_rank=health.effective_rank,
         mean_cosine=health.mean_cosine,
         warnings=[sign.to_json() for sign in signs],
-        class_names=_class_names(graph),
+        class_names=classes,
     )
-
-
-def _class_names(graph: Data) -> tuple[str, ...]:
-    if isinstance(graph, Graph):
-        labelled = graph.labelled_type
-        return graph.nodes[labelled].class_names if labelled else ()
-    return ()
-
-
-def _existing_folder_above(path: Path) -> Path:
-    return next(folder for folder in path.absolute().parents if folder.exists())
 
 
 def keep_embeddings(run: Path, graph: AnyGraph, *, device: str = "auto") -> None:

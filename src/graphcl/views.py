@@ -154,11 +154,6 @@ class Drop:
         return tables, relations
 
 
-def drop(edge_drop: float, feature_drop: float) -> Drop:
-    """Returns the paper's perturbation with its two probabilities."""
-    return Drop(edge_drop, feature_drop)
-
-
 def _bernoulli(
     size: int | torch.Size, probability: float, like: Tensor, generator: torch.Generator
 ) -> Tensor:

@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from graphcl.cli.compare import compare_runs, is_run
+from graphcl.cli.compare import compare_runs, comparison_table, is_run
 from graphcl.cli.main import run
 from graphcl.errors import RunError
 from tests.cli.conftest import QUICK as QUICK_TRAINING
@@ -82,14 +82,15 @@ def runs(folder, capsys):
 
 def test_settings_that_differ_and_scores_as_the_runs_have_them(runs):
     found = compare_runs([runs / "a", runs / "b"])
-    assert dict(found.settings) == {"seed": (0, 1), "temperature": (0.3, 0.8)}
-    assert found.same["dim"] == 8
-    for place, name in enumerate(("a", "b")):
+    settings = [one["settings"] for one in found["runs"]]
+    assert settings == [{"seed": 0, "temperature": 0.3}, {"seed": 1, "temperature": 0.8}]
+    assert found["same"]["dim"] == 8
+    for one, name in zip(found["runs"], ("a", "b"), strict=True):
         result = json.loads((runs / name / "result.json").read_text())
-        assert found.scores["accuracy"][place] == result["probe"]["accuracy"]
-        assert found.scores["loss"][place] == result["loss"]
-    assert "micro_f1" not in found.scores
-    assert found.notes == ()
+        assert one["scores"]["accuracy"] == result["probe"]["accuracy"]
+        assert one["scores"]["loss"] == result["loss"]
+        assert "micro_f1" not in one["scores"]
+    assert found["notes"] == []
 
 
 def test_the_command_prints_a_table_or_json(runs, capsys):
@@ -109,7 +110,7 @@ def test_the_command_prints_a_table_or_json(runs, capsys):
 def test_runs_of_different_graphs_are_noted_and_mixtures_refused(runs, capsys, arrays):
     np.savez("other.npz", **arrays | {"x": arrays["x"] + 1})
     assert run(["train", "other.npz", *QUICK_TRAINING, "--out", "other"]) == 0
-    assert "different graphs" in compare_runs([runs / "a", runs / "other"]).notes[0]
+    assert "different graphs" in compare_runs([runs / "a", runs / "other"])["notes"][0]
     capsys.readouterr()
     assert "all runs, or all graphs" in fails(capsys, "compare", "a", "mine.npz")
     assert is_run(runs / "a")
@@ -121,7 +122,7 @@ def test_runs_of_different_graphs_are_noted_and_mixtures_refused(runs, capsys, a
 def test_a_run_alone_and_runs_without_a_result(runs):
     (runs / "b" / "result.json").unlink()
     found = compare_runs([runs / "a", runs / "b"])
-    assert found.scores["accuracy"][1] is None
-    assert "has no result.json" in found.notes[-1]
-    assert "–" in found.table()
-    assert "no setting differs" in compare_runs([runs / "a"]).table()
+    assert found["runs"][1]["scores"]["accuracy"] is None
+    assert "has no result.json" in found["notes"][-1]
+    assert "–" in comparison_table(found)
+    assert "no setting differs" in comparison_table(compare_runs([runs / "a"]))

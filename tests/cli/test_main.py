@@ -65,7 +65,7 @@ def test_json_is_one_object_on_stdout(folder, capsys):
         (["embed", "absent", "--out", "nowhere/z.npy"], "does not exist"),
         (["embed", "absent"], "--out"),
         (["evaluate", "absent"], "absent: no such run"),
-        (["evaluate", "absent", "--runs", "0"], "--runs must be at least 1; got 0"),
+        (["evaluate", "absent", "--runs", "0"], "Invalid value for '--runs'"),
     ],
 )
 def test_bad_input_gets_one_line_and_exit_code_2(folder, capsys, arguments, message):

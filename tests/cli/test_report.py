@@ -118,7 +118,7 @@ def test_a_report_without_labels_or_split(folder, capsys, arrays, keys):
         (["neighbors", "absent", "x"], "absent: no such run"),
         (["neighbors", "runs/mine", "node 6l"], "no node has the id 'node 6l'; did you mean 'node"),
         (["neighbors", "runs/mine", "§§§"], "no node has the id '§§§'; ids look like 'node 0'"),
-        (["neighbors", "runs/mine", "node 3", "-k", "0"], "-k must be at least 1; got 0"),
+        (["neighbors", "runs/mine", "node 3", "-k", "0"], "Invalid value for '-k'"),
         (["neighbors", "runs/mine"], "Missing argument"),
         (["train", "mine.npz", "--out", "new", "--log", "paper"], "--log must be tensorboard"),
     ],

@@ -97,7 +97,7 @@ def test_a_study_from_rows(here, capsys):
         (["table2", "--datasets", "corra"], "unknown dataset 'corra'"),
         (["table2", "--methods", "dgy"], "unknown method 'dgy'"),
         (["table2", "--datasets", "cora", "--set", "epoch=1"], "none of the systems"),
-        (["table2", "--runs", "0"], "--runs must be at least 1; got 0"),
+        (["table2", "--runs", "0"], "Invalid value for '--runs'"),
         (["table2", "--rows", "none.jsonl"], "graphcl: none.jsonl: no such file"),
         (["temperature", "--set", "hidden=1"], "none of the systems"),
     ],

@@ -260,9 +260,9 @@ def test_bytes_that_are_no_request(trained):
     ("arguments", "words"),
     [
         (["--map", "3d"], "--map must be pca, umap or none"),
-        (["--port", "70000"], "--port must be in"),
-        (["--rate", "-1"], "--rate must be at least 0"),
-        (["--most-nodes", "0"], "--most-nodes must be at least 1"),
+        (["--port", "70000"], "Invalid value for '--port'"),
+        (["--rate", "-1"], "Invalid value for '--rate'"),
+        (["--most-nodes", "0"], "Invalid value for '--most-nodes'"),
         (["--seconds", "0"], "--seconds must be more than 0"),
         (["--token-file", "nowhere"], "nowhere: no such file"),
         (["--host", "no.such.host.invalid", "--token-file", "TOKEN"], "cannot listen on"),

@@ -281,7 +281,7 @@ def test_what_is_wrong_is_said_in_one_line(prepared, monkeypatch, capsys, tmp_pa
         ("p2",): "has 2 parts, one for each process; got 1 process: pass --processes 2",
         ("p2", "--device", "tpu"): "device must be auto, cpu, cuda or cuda:N; got 'tpu'",
         ("p2", "--cache", "lots"): "--cache must be like 256MB or 1GB; got 'lots'",
-        ("p2", "--timeout", "0"): "--timeout must be above 0",
+        ("p2", "--timeout", "0"): "Invalid value for '--timeout'",
         ("p2", "--topology", "x"): "--topology must be one of auto, asked; got 'x'",
         ("p2", "--set", "mode=full"): "mode must be auto or sampled over parts; got 'full'",
         ("store", "--cache", "1GB"): "--cache must be left out unless GRAPH is in parts",

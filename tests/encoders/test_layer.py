@@ -11,7 +11,7 @@ from graphcl.encoders import Layer, LayeredEncoder, glorot
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.sampling import encode_tree, sample_tree, tree_views
-from graphcl.views import drop
+from graphcl.views import Drop
 from tests.conftest import dense_adjacency, plain_topology, random_graph
 
 CPU = torch.device("cpu")
@@ -76,7 +76,7 @@ def test_on_a_tree_of_all_neighbours_it_is_the_whole_graph(norm):
     widest = int(np.diff(graph.indptr).max())
     topology = plain_topology(graph, widest, replace=False)
     tree = sample_tree(topology, {"node": torch.arange(25)}, layers=3, seed=0)
-    view, _ = tree_views(topology.x, tree, drop(0.0, 0.0), own=False, seed=0)
+    view, _ = tree_views(topology.x, tree, Drop(0.0, 0.0), own=False, seed=0)
     (found,) = encode_tree(view, encoder)
     expected = encoder(*graph_tensors(graph, device=CPU))
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
@@ -93,7 +93,7 @@ def test_a_sampled_batch_is_normalised_as_one():
     encoder = Everything(graph.num_features, norm=nn.BatchNorm1d).train()
     topology = plain_topology(graph, 3)
     tree = sample_tree(topology, {"node": torch.arange(20)}, layers=3, seed=0)
-    view, _ = tree_views(topology.x, tree, drop(0.1, 0.1), own=False, seed=0)
+    view, _ = tree_views(topology.x, tree, Drop(0.1, 0.1), own=False, seed=0)
     encode_tree(view, encoder)
     assert encoder.norm.num_batches_tracked == 1  # once, not once a level
     assert not torch.equal(encoder.norm.running_mean, torch.zeros(5))

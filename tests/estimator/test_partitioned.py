@@ -271,7 +271,12 @@ PYG = {"encoder": "gcn", "normalisation": "none", "side_by_side": False, "own_fe
         ("typed", {"mode": "full"}, ParameterError, "mode must be auto or sampled over parts"),
         ("default", {"inductive": True}, ParameterError, "inductive must be false over parts"),
         ("default", PYG, ParameterError, "encoder and perturbation"),
-        ("typed", {"encoder": "mean"}, ParameterError, "a typed graph is encoded by 'residual'"),
+        (
+            "typed",
+            {"encoder": "mean"},
+            ParameterError,
+            "encoder must be 'residual', once per relation",
+        ),
         ("typed", {"contrast": "papers"}, ParameterError, "contrast: must be .* got 'papers'"),
         ("typed", {"overrides": "reads.fan_out=2"}, GraphError, "no relation 'reads'"),
     ],

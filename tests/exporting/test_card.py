@@ -10,8 +10,9 @@ import safetensors.numpy
 from graphcl.cli.main import run
 from graphcl.errors import ParameterError, RunError
 from graphcl.estimator import GraphCL
-from graphcl.exporting.card import _plain, _scores, check_card, write_card
+from graphcl.exporting.card import _plain, _scores, write_card
 from graphcl.graphs.graph import Graph
+from graphcl.run import Run
 from tests.conftest import random_graph
 
 
@@ -80,7 +81,7 @@ def test_what_is_there_is_kept(trained, tmp_path):
     (tmp_path / "other/file").write_text("mine")
     for overwrite in (False, True):
         with pytest.raises(RunError):
-            check_card(tmp_path / "other", overwrite=overwrite)
+            Run(trained).export("card", tmp_path / "other", overwrite=overwrite)
 
 
 def test_a_name_keeps_its_underscores_and_two_classes_their_area():

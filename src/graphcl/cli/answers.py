@@ -4,7 +4,7 @@ Nothing here imports torch or a graph until a run needs it: `neighbors` answers 
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,6 +41,11 @@ EmbeddingsOption = Annotated[
     ),
 ]
 OverwriteOption = Annotated[bool, typer.Option(help="Replace an existing file.")]
+
+
+def say(command: str) -> Callable[[str], None]:
+    """Returns what prints a note of a command on stderr."""
+    return lambda text: print(f"{command}: {text}", file=sys.stderr, flush=True)
 
 
 def check_out(out: Path | None, *, overwrite: bool) -> None:
@@ -117,7 +122,7 @@ def give_answer(
             about["rows"] = records(columns)
     why = keep_answer(folder, kind, kept, columns) if keep else ""
     if why:
-        print(f"{kind}: {why}", file=sys.stderr)
+        say(kind)(why)
     print_result(about, text, as_json=as_json)
 
 

@@ -1,6 +1,5 @@
 """`graphcl cluster`: groups of similar nodes."""
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from graphcl.cli.answers import (
     check_out,
     give_answer,
     open_run,
+    say,
 )
 from graphcl.cli.options import JsonOption, RunGraphOption
 from graphcl.cli.table_options import takes_tables
@@ -72,7 +72,12 @@ def cluster(
     check_out(out, overwrite=overwrite)
     asked = open_run(run, ("cluster",), graph, tables, embeddings=embeddings)
     folder = asked.type_folder(node_type)
-    how: dict[str, Any] = {"method": method, "least": least, "seed": seed, "on_note": _note}
+    how: dict[str, Any] = {
+        "method": method,
+        "least": least,
+        "seed": seed,
+        "on_note": say("cluster"),
+    }
     found = asked.cluster(count, node_type=asked.type_of(folder), **how)
     give_answer(
         asked,
@@ -85,10 +90,6 @@ def cluster(
         as_json=as_json,
         folder=folder,
     )
-
-
-def _note(text: str) -> None:
-    print(f"cluster: {text}", file=sys.stderr)
 
 
 def _lines(found: "Groups") -> list[str]:

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -65,7 +64,7 @@ def compare(
     if any(runs):
         require(all(runs), "compare", "arguments", "all runs, or all graphs", graphs)
         found = compare_runs([Path(name) for name in graphs])
-        print_result(found.to_json(), found.table(), as_json=as_json)
+        print_result(found, comparison_table(found), as_json=as_json)
         return
     from graphcl import research
     from graphcl.devices import resolve_device
@@ -138,45 +137,19 @@ _FACTS = {
 }
 
 
-@dataclass(frozen=True)
-class RunComparison:
-    """Runs side by side.
-
-    Attributes:
-        runs: their paths.
-        settings: per setting in which they differ, its value in each run; None where it has none.
-        same: the settings in which all agree.
-        scores: per score or fact, its value in each run; None where it is not known.
-        notes: what makes scores incomparable, in words.
-    """
-
-    runs: tuple[str, ...]
-    settings: Mapping[str, tuple[Any, ...]]
-    same: Mapping[str, Any]
-    scores: Mapping[str, tuple[Any, ...]]
-    notes: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the comparison as JSON has it."""
-        each: list[dict[str, Any]] = []
-        for place, run in enumerate(self.runs):
-            settings = {key: values[place] for key, values in self.settings.items()}
-            scores = {key: values[place] for key, values in self.scores.items()}
-            each.append({"run": run, "settings": settings, "scores": scores})
-        return {"runs": each, "same": dict(self.same), "notes": list(self.notes)}
-
-    def table(self) -> str:
-        """Returns the comparison as text, a column per run."""
-        shown = {key: [_text(value) for value in row] for key, row in self.settings.items()}
-        for name, (label, digits, factor) in (_SCORES | _FACTS).items():
-            row = self.scores.get(name)
-            if row is not None:
-                shown[label] = [
-                    "–" if value is None else f"{factor * value:,.{digits}f}" for value in row
-                ]
-        lines = aligned([["", *self.runs], *([key, *values] for key, values in shown.items())])
-        alike = "no setting differs" if not self.settings else ""
-        return "\n".join([*lines, *filter(None, [alike]), *(f"note: {one}" for one in self.notes)])
+def comparison_table(found: Mapping[str, Any]) -> str:
+    """Returns what `compare_runs` found as text, a column per run."""
+    runs = found["runs"]
+    settings = runs[0]["settings"]
+    rows = [["", *(one["run"] for one in runs)]]
+    rows += [[key, *(_text(one["settings"][key]) for one in runs)] for key in settings]
+    for name in runs[0]["scores"]:
+        label, digits, factor = (_SCORES | _FACTS)[name]
+        values = [one["scores"][name] for one in runs]
+        shown = ["–" if one is None else f"{factor * one:,.{digits}f}" for one in values]
+        rows.append([label, *shown])
+    alike = [] if settings else ["no setting differs"]
+    return "\n".join([*aligned(rows), *alike, *(f"note: {one}" for one in found["notes"])])
 
 
 def _text(value: Any) -> str:
@@ -188,8 +161,13 @@ def is_run(path: Path) -> bool:
     return (path / runs.CONFIG).is_file()
 
 
-def compare_runs(paths: Sequence[Path]) -> RunComparison:
+def compare_runs(paths: Sequence[Path]) -> dict[str, Any]:
     """Reads runs, of GraphCL or of baselines, and compares them.
+
+    Returns:
+        ``runs``, each with the settings in which they differ and its scores and facts, None where
+        it has none; the settings in which all agree, ``same``; and ``notes`` in words on what makes
+        scores incomparable.
 
     Raises:
         RunError: one is missing or damaged.
@@ -198,20 +176,22 @@ def compare_runs(paths: Sequence[Path]) -> RunComparison:
     configs = [runs.read_config(path, baselines=True) for path in current]
     results = [read_result(path) for path in current]
     known = [_settings(config) for config in configs]
-    keys = list(dict.fromkeys(key for one in known for key in one))
-    rows = {key: tuple(one.get(key) for one in known) for key in keys}
-    differing = {key: row for key, row in rows.items() if any(value != row[0] for value in row)}
-    same = {key: row[0] for key, row in rows.items() if key not in differing}
-    scores = {}
-    for name in (*_SCORES, *_FACTS):
-        row = tuple(_score(result, name) for result in results)
-        if any(value is not None for value in row):
-            scores[name] = row
-    if "micro_f1" in scores and scores.get("accuracy") == scores["micro_f1"]:
+    first, keys = known[0], list(dict.fromkeys(key for one in known for key in one))
+    differ = [key for key in keys if any(one.get(key) != first.get(key) for one in known)]
+    scores = {name: [_score(one, name) for one in results] for name in (*_SCORES, *_FACTS)}
+    if scores["accuracy"] == scores["micro_f1"]:
         del scores["micro_f1"]  # with one class per node they are one
-    return RunComparison(
-        tuple(map(str, paths)), differing, same, scores, tuple(_notes(configs, results))
-    )
+    listed = [name for name, row in scores.items() if any(one is not None for one in row)]
+    each = [
+        {
+            "run": str(path),
+            "settings": {key: known[place].get(key) for key in differ},
+            "scores": {name: scores[name][place] for name in listed},
+        }
+        for place, path in enumerate(paths)
+    ]
+    same = {key: first[key] for key in keys if key not in differ}
+    return {"runs": each, "same": same, "notes": _notes(configs, results)}
 
 
 def _settings(config: runs.RunConfig) -> dict[str, Any]:
@@ -220,10 +200,8 @@ def _settings(config: runs.RunConfig) -> dict[str, Any]:
 
 
 def _score(result: Mapping[str, Any], name: str) -> float | None:
-    if name in _FACTS:
-        value = result.get(name)
-    else:
-        value = (result.get("probe") or result.get("scores") or {}).get(name)
+    within = result if name in _FACTS else result.get("probe") or result.get("scores") or {}
+    value = within.get(name)
     plain = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if plain and value is not None else None
 
@@ -237,7 +215,6 @@ def _notes(configs: Sequence[runs.RunConfig], results: Sequence[Mapping[str, Any
     }
     if len(splits - {"None"}) > 1:
         notes.append("the probes used different splits: scores cannot be compared")
-    for place, result in enumerate(results):
-        if not result:
-            notes.append(f"run {place + 1} has no result.json: it was saved from Python")
-    return notes
+    lacking = [place for place, result in enumerate(results, 1) if not result]
+    said = "has no result.json: it was saved from Python"
+    return [*notes, *(f"run {place} {said}" for place in lacking)]

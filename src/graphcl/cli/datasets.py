@@ -6,6 +6,7 @@ from typing import Any
 
 from graphcl.cli.options import JsonOption, print_result
 from graphcl.errors import GraphCLError
+from graphcl.files.records import aligned
 
 
 def datasets(as_json: JsonOption = False) -> None:
@@ -69,48 +70,25 @@ def _gallery_row(name: str, path: Path) -> dict[str, Any]:
 
 
 def _gallery_table(rows: list[dict[str, Any]]) -> str:
-    if not rows:
-        return ""
-    from rich.table import Table
-
-    table = Table(box=None, title="Gallery", title_justify="left", pad_edge=False)
-    table.add_column("Graph")
     columns = ("nodes", "edges", "features", "classes", "splits")
-    for column in columns:
-        table.add_column(column.capitalize(), justify="right")
+    lines = [["Graph", *map(str.capitalize, columns), ""]]
     for row in rows:
+        note = "several labels" if row.get("several_labels") else ""
         counts = [f"{row[name]:,}" if name in row else "–" for name in columns]
-        note = "  several labels" if row.get("several_labels") else ""
-        table.add_row(row["name"], *counts, "damaged" if "damaged" in row else note)
-    return f"\n{_printed(table)}"
+        lines.append([row["name"], *counts, "damaged" if "damaged" in row else note])
+    return "\n".join(["", "", "Gallery", *aligned(lines)]) if rows else ""
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD)
-    for column in ("Dataset", "Task"):
-        table.add_column(column)
-    for column in ("Nodes", "Edges", "Features", "Classes", "Train/Val/Test nodes"):
-        table.add_column(column, justify="right")
-    table.add_column("Present")
+    columns = ("nodes", "edges", "features", "classes")
+    named = ("Dataset", "Task", *map(str.capitalize, columns), "Train/Val/Test nodes", "Present")
+    lines = [[*named]]
     for row in rows:
-        counts = [_figure(row, name) for name in ("nodes", "edges", "features", "classes")]
         present = "bundled" if row["source"] == "bundled" else "yes" if row["present"] else "no"
         present = "damaged" if "damaged" in row else present
-        table.add_row(row["title"], row["task"], *counts, _split(row), present)
-    return _printed(table)
-
-
-def _printed(table: Any) -> str:
-    from rich.console import Console
-
-    # A file or a pager has no width to fit, so rows are not wrapped.
-    console = Console(width=None if Console().is_terminal else 140)
-    with console.capture() as captured:
-        console.print(table)
-    return captured.get().removesuffix("\n")
+        counts = [_figure(row, name) for name in columns]
+        lines.append([row["title"], row["task"], *counts, _split(row), present])
+    return "\n".join(aligned(lines))
 
 
 def _split(row: dict[str, Any]) -> str:

@@ -25,10 +25,7 @@ from graphcl.tabular.options import TableOptions
 if TYPE_CHECKING:
     import torch
 
-    from graphcl.distributed import Share
-    from graphcl.graphs.graph import Graph
     from graphcl.opening import AnyGraph
-    from graphcl.store.reader import PartNodes
 
 Array = npt.NDArray[np.float32]
 _WHICH = "Which nodes"  # a group of options
@@ -138,18 +135,9 @@ def embed(
         launch(processes)
         _embed_parts(run, Path(graph), out, node_type=node_type, as_json=as_json)
         return
-    from graphcl.exporting.vectors import (
-        batches,
-        check_embeddings_file,
-        check_vectors,
-        write_embeddings,
-        write_vectors,
-    )
+    from graphcl.exporting.vectors import batches, check_vectors, write_embeddings, write_vectors
 
-    if to:
-        check_vectors(out, to, overwrite=overwrite)
-    else:
-        check_embeddings_file(out, overwrite=overwrite)
+    check_vectors(out, to, overwrite=overwrite)
     baseline = bool(runs.read_config(run, baselines=True).method)
     if baseline:
         require(not ids, "embed", "--id", "left out for a baseline", ids)
@@ -176,22 +164,20 @@ def embed(
             z = runs.read_embeddings(run)[part or slice(None)]
         elif new is not None:
             z = _new_rows(run, loaded, only, new, where)
-        elif types:
-            from graphcl.estimator import GraphCL  # a second more, for types alone
-
-            model = GraphCL.load(run, device=str(where))
-            z = model.transform(loaded, node_type=only, nodes=ids or None, rows=part)
         else:
-            z = _plain_rows(run, loaded, (ids or None, part), where, out.absolute().parent, share)
+            how = {"device": where, "scratch": out.absolute().parent, "verbose": share.first}
+            z = _rows(run, loaded, ids or None, part, node_type=only, **how)
     if not share.first:
         return
     about: dict[str, Any] = {"out": str(out), "graph": source}
     named: dict[str, Any] = {"first": part.start if part else 0}
     names: Any = np.array(ids, dtype=object) if ids else None
-    if types and only is None:
+    if isinstance(z, dict):
         about["types"] = {name: len(one) for name, one in z.items()}
         kinds = np.repeat(np.array(list(z), dtype=object), list(about["types"].values()))
-        names, named, z = _all_ids(loaded), {"types": kinds}, np.concatenate(list(z.values()))
+        texts = [str(one) for kind in loaded.nodes.values() for one in kind.ids[:].tolist()]
+        names, named = np.array(texts, dtype=object), {"types": kinds}
+        z = np.concatenate(list(z.values()))
     else:
         names = nodes.node_ids if names is None and new is None else names
         about |= ({"type": only} if types else {}) | named
@@ -225,59 +211,38 @@ def _require_stored(run: Path, graph: str | None) -> None:
         raise RunError(f"{run}: {name} is supervised: it predicts classes and has no embeddings")
 
 
-def _require_kind(run: Path, name: str, *, typed: bool, where: str = "") -> None:
-    """Refuses a typed graph for a run of a plain one, and the other way round."""
-    if typed != bool(run_types(run)):
-        kinds = ("typed", "plain") if typed else ("plain", "typed")
-        raise DatasetError(
-            f"{name}: is a {kinds[0]} graph{where}; the model was trained on a {kinds[1]} one"
-        )
-
-
 def _graph(run: Path, graph: str | None, tables: TableOptions, out: Path) -> tuple[str, Any]:
     """Returns the graph that is named, or that of the run, and its name."""
     from graphcl.cli.graphs import graph_name, load_graph, load_run_graph
     from graphcl.runs.graph import as_trained, names_tables, run_graph
     from graphcl.runs.nodes import trained_tables
 
-    again = ("embed", str(run), "--out", str(out))
-    if runs.read_config(run, baselines=True).method:
+    baseline = runs.read_config(run, baselines=True).method
+    if baseline or (graph is None and tables.edges is None):
+        again = ("embed", str(run), "--out", str(out))
         return run_graph(run), load_run_graph(run, graph, tables, again=again)
-    if graph is None and tables.edges is None:
-        require(not tables.given(), "embed", "GRAPH", "named when table options are given", graph)
-        return run_graph(run), load_run_graph(run, again=again)
     name, trained = graph_name(graph, tables, "embed"), trained_tables(run)
     if trained is not None and names_tables(name, tables):
         tables = as_trained(run, tables.after(trained))
-    loaded = load_graph(graph, tables)
-    _require_kind(run, name, typed=not loaded.is_plain)
-    return name, loaded
+    return name, load_graph(graph, tables)
 
 
-def _plain_rows(
-    run: Path,
-    graph: "AnyGraph",
-    asked: tuple[Any, Any],
-    device: "torch.device",
-    scratch: Path,
-    share: "Share",
-) -> Array:
-    """Returns the embeddings of a plain graph, or of several one below the other.
+def _rows(run: Path, graph: "AnyGraph", *asked: Any, **how: Any) -> Any:
+    """Returns embeddings: of one type, or of several graphs below each other, or by type.
 
     Without the estimator, whose imports take a second. Ids or rows are asked for, or None.
     """
     from graphcl.estimator.fitted import Fitted
-    from graphcl.estimator.inference import chosen_nodes, embed_fitted
+    from graphcl.estimator.inference import embed_chosen
     from graphcl.graphs.graph import Graph
 
     fitted = Fitted.read(run)
-    options: dict[str, Any] = {"device": device, "verbose": share.first}
     if isinstance(graph, Graph):
-        chosen = {graph.only_type.name: chosen_nodes(graph, *asked)}
-        z = embed_fitted(fitted, graph, chosen, scratch=scratch, **options)
-        return z[graph.only_type.name]
+        z, _ = embed_chosen(fitted, graph, *asked, **how)
+        several = not fitted.schema.is_plain and how["node_type"] is None
+        return z if several else next(iter(z.values()))
     require(asked[0] is None, "embed", "--id", "a node of one graph", asked[0])
-    tables = [embed_fitted(fitted, one, **options) for one in graph.graphs]
+    tables = [embed_chosen(fitted, one, **how)[0] for one in graph.graphs]
     return np.concatenate([rows for table in tables for rows in table.values()])
 
 
@@ -321,15 +286,6 @@ def _new_rows(
         raise RunError(f"{file}: {error}") from None
 
 
-def _all_ids(graph: "Graph") -> Any:
-    """Returns the ids of all nodes, type after type, as texts."""
-    texts: list[str] = []
-    for nodes in graph.nodes.values():
-        ids = np.arange(nodes.num_nodes) if nodes.node_ids is None else nodes.node_ids
-        texts += map(str, ids.tolist())
-    return np.array(texts, dtype=object)
-
-
 def _per_type(counts: dict[str, int]) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in counts.items())
 
@@ -371,7 +327,11 @@ def _check_run_of_parts(run: Path, graph: Path, node_type: str | None) -> None:
         RunError: the run is damaged, or has no such type.
     """
     typed = not read_store(graph).is_plain
-    _require_kind(run, f"{graph}", typed=typed, where=" in parts")
+    if typed != bool(run_types(run)):
+        kind, other = ("typed", "plain") if typed else ("plain", "typed")
+        raise DatasetError(
+            f"{graph}: is a {kind} graph in parts; the model was trained on a {other} one"
+        )
     if node_type is not None:
         require(typed, "embed", "--type", "left out for a plain graph", node_type)
         type_folder(run, node_type)  # or there is no such type
@@ -384,76 +344,32 @@ def _embed_parts(
     import torch
 
     from graphcl.distributed import group
-    from graphcl.partitioned.shards import suffix_of, whole_shards
+    from graphcl.estimator.fitted import Fitted
+    from graphcl.estimator.partitioned import embed_own_part
+    from graphcl.exporting.vectors import write_embeddings
+    from graphcl.partitioned.shards import suffix_of, whole_shards, write_shard, write_typed_shards
 
-    model, suffix = runs.weights_digest(run), suffix_of(out)
+    fitted, model, suffix = Fitted.read(run), runs.weights_digest(run), suffix_of(out)
     with group(torch.device("cpu")) as share, whole_shards(out, share) as folder:
-        about = _shards(run, graph, folder, share, node_type, suffix, model)
+        part, z = embed_own_part(fitted, graph, share, scratch=folder)
+        parts, width = part.store, next(iter(z.values())).shape[1]
+        writes: dict[str, Callable[[Path], None]] = {}
+        for name, rows in z.items():
+            names = part.nodes[name].fields.get("node_ids")
+            first = part.nodes[name].nodes.start if names is None else 0
+            writes[name] = partial(write_embeddings, z=rows, node_ids=names, first=first)
+        about: dict[str, Any] = {"dim": width, "shards": len(parts), "build": parts.build}
+        text = ""
+        if node_type is None and not fitted.schema.is_plain:
+            write_typed_shards(folder, suffix, parts, share, width, writes, model=model)
+            types = {name: one.num_nodes for name, one in parts.types.items()}
+            about |= {"nodes": parts.num_nodes, "types": types}
+            text = f" of each type ({_per_type(types)})"
+        else:
+            own = parts.types[node_type or NODE]
+            write_shard(folder, suffix, own, share, width, writes[node_type or NODE], model=model)
+            about |= ({"type": node_type} if node_type else {}) | {"nodes": own.num_nodes}
     if share.first:
         shards = counted(about["shards"], "shard")
-        text = f"{out}: {counted(about['nodes'], 'embedding')} in {shards}"
-        if "types" in about:
-            text += f" of each type ({_per_type(about['types'])})"
+        text = f"{out}: {counted(about['nodes'], 'embedding')} in {shards}{text}"
         print_result({"out": str(out), "graph": str(graph), **about}, text, as_json=as_json)
-
-
-def _shards(
-    run: Path,
-    graph: Path,
-    folder: Path,
-    share: "Share",
-    node_type: str | None,
-    suffix: str,
-    model: str,
-) -> dict[str, Any]:
-    import torch
-
-    from graphcl.devices import available_memory_bytes
-    from graphcl.distributed import any_of, beside
-    from graphcl.encoders import LayeredEncoder
-    from graphcl.estimator.fitted import Fitted
-    from graphcl.partitioned.boundary import Wire, open_own_part
-    from graphcl.partitioned.features import prepare_part_like
-    from graphcl.partitioned.inference import embed_part, table_bytes
-    from graphcl.partitioned.shards import write_shard, write_typed_shards
-    from graphcl.training.progress import RowProgress
-
-    fitted, part = Fitted.read(run), open_own_part(graph, share)
-    parts, encoder, plain = part.store, fitted.encoder, fitted.schema.is_plain
-    assert isinstance(encoder, LayeredEncoder)
-    prepared = prepare_part_like(part, fitted.schema, fitted.scaling, Wire(share))
-    cpu = torch.device("cpu")
-    free = available_memory_bytes(cpu) // beside(cpu)
-    # All have to do alike: with files, columns of the tables travel one after the other.
-    large = any_of(table_bytes(encoder, prepared) > free // 2, share)
-    z = embed_part(
-        encoder,
-        prepared,
-        share=share,
-        scratch=folder if large else None,
-        slab_bytes=free // 4,
-        on_rows=RowProgress() if share.first else lambda *_: None,
-    )
-    if fitted.alignment is not None:
-        z = {name: fitted.alignment.apply(rows) for name, rows in z.items()}
-    about: dict[str, Any] = {"dim": encoder.width, "shards": len(parts), "build": parts.build}
-    writes = {name: _writer(part.nodes[name], rows) for name, rows in z.items()}
-    if node_type is None and not plain:
-        write_typed_shards(folder, suffix, parts, share, encoder.width, writes, model=model)
-        types = {name: one.num_nodes for name, one in parts.types.items()}
-        return about | {"nodes": parts.num_nodes, "types": types}
-    only = NODE if node_type is None else node_type
-    if only not in parts.types:
-        raise GraphError(f"{graph}: has no nodes of the type {node_type!r}")
-    own = parts.types[only]
-    write_shard(folder, suffix, own, share, encoder.width, writes[only], model=model)
-    return about | ({} if plain else {"type": node_type}) | {"nodes": own.num_nodes}
-
-
-def _writer(part: "PartNodes", z: Any) -> Callable[[Path], None]:
-    """Returns what writes the embeddings of a part with the ids of its nodes."""
-    from graphcl.exporting.vectors import write_embeddings
-
-    names = part.fields.get("node_ids")
-    first = part.nodes.start if names is None else 0
-    return partial(write_embeddings, z=z, node_ids=names, first=first)

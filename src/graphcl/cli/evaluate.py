@@ -23,7 +23,7 @@ from graphcl.cli.options import (
 from graphcl.cli.processes import ProcessesOption, launch
 from graphcl.cli.progress import ProbeStepsOption, probe, probe_progress, report_text
 from graphcl.cli.table_options import takes_tables
-from graphcl.errors import RunError, require
+from graphcl.errors import RunError
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import is_labelled
 from graphcl.settings import PROBE_STEPS
@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 @takes_tables
 def evaluate(
     run: RunArgument,
-    repeats: Annotated[int, typer.Option("--runs", help="Repeat the training with N seeds.")] = 1,
+    repeats: Annotated[
+        int, typer.Option("--runs", min=1, help="Repeat the training with N seeds.")
+    ] = 1,
     node_type: TypeOption = None,
     graph: RunGraphOption = None,
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
@@ -69,8 +71,7 @@ def evaluate(
 
         graphcl evaluate from_a_friend --graph edges.csv --nodes nodes.csv --label topic
     """
-    require(repeats >= 1, "evaluate", "--runs", "at least 1", repeats)
-    asked = open_run(run, ("evaluate",), graph, tables)
+    asked = open_run(run, ("evaluate",), graph, tables, device=device)
     folder = asked.type_folder(node_type, is_labelled)
     run = asked.folder
     launch(processes)
@@ -82,7 +83,6 @@ def evaluate(
     from graphcl.graphs.graph import Graph
     from graphcl.research import summarise
     from graphcl.runs.graph import run_graph
-    from graphcl.training_run import keep_embeddings
 
     kept = asked.graph
     loaded: Labelled = kept
@@ -98,8 +98,7 @@ def evaluate(
         if (run / runs.PREDICTIONS).exists():
             report |= asdict(score_predictions(runs.read_predictions(run), loaded))
         else:
-            keep_embeddings(run, kept, device=str(where))
-            z = runs.read_embeddings(folder)
+            z, _ = asked.rows(asked.type_of(folder))
             report |= over_splits(
                 lambda one: probe(z, one, steps=probe_steps, device=where), loaded
             )

@@ -1,12 +1,11 @@
 """`graphcl export`: a trained model as a file or folder for other programs."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from graphcl.cli.answers import OverwriteOption, RunArgument, open_run
+from graphcl.cli.answers import OverwriteOption, RunArgument, open_run, say
 from graphcl.cli.options import JsonOption, print_result
 
 
@@ -45,7 +44,7 @@ def export(
     """
     asked = open_run(run, ("export",))
     if to != "card":
-        print("export: tracing the encoder", file=sys.stderr, flush=True)
+        say("export")("tracing the encoder")
     target = asked.export(to, out, licence=licence, overwrite=overwrite)
     if to == "card":
         print_result({"out": str(target), "to": to}, f"{target}: a model card", as_json=as_json)

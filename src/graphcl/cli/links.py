@@ -1,6 +1,5 @@
 """`graphcl links`: scores of pairs, likely missing links, and how far to trust them."""
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +14,7 @@ from graphcl.cli.answers import (
     give_answer,
     open_run,
     plain,
+    say,
 )
 from graphcl.cli.options import DeviceOption, JsonOption, RunGraphOption, print_result
 from graphcl.cli.table_options import takes_tables
@@ -149,7 +149,7 @@ def links(
         return
     wanted = None if pairs is None else read_pairs(pairs, ("source", "target"), RunError)
     try:
-        find: dict[str, Any] = {"relation": relation, "by": by, "k": k, "on_note": _note}
+        find: dict[str, Any] = {"relation": relation, "by": by, "k": k, "on_note": say("links")}
         found = asked_of.links(node or None, pairs=wanted, **find)
     except GraphError as error:
         if pairs is None:
@@ -168,10 +168,6 @@ def links(
         what = f"{what if len(found) else 'no pair lacks a link'}{of_what}"
     folder = asked_of.type_folder(kind or None)
     _give(asked_of, found, f"{what}{about}", node, pairs is not None, out, folder, as_json=as_json)
-
-
-def _note(text: str) -> None:
-    print(f"links: {text}", file=sys.stderr)
 
 
 def _give(
@@ -235,7 +231,7 @@ def _keep_evaluation(
     kept = {**read_answers(folder).get("links", {}), "evaluation": about}
     why = keep_answer(folder, "links", kept)
     if why:
-        print(f"links: {why}", file=sys.stderr)
+        say("links")(why)
     print_result({"run": str(run.folder), **about}, _table(found), as_json=as_json)
 
 

@@ -23,9 +23,11 @@ from graphcl.cli.options import (
     TABLES,
     QuietOption,
     VerboseOption,
+    as_command,
+    common_options,
     is_verbose,
+    panel,
     restored_verbosity,
-    verbosity_options,
 )
 from graphcl.cli.processes import Ending, announce, end, interrupts, leave, under_torchrun
 from graphcl.errors import (
@@ -114,73 +116,20 @@ def load_command(name: str) -> Any:
     """Imports a command and returns it with `--quiet` and `--verbose` added."""
     from rich.markup import escape
 
-    function = getattr(import_module(f"graphcl.cli.{name}"), name)
-    alone = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
-    alone.command(name, context_settings={"help_option_names": ["-h", "--help"]})(function)
-    command = typer.main.get_command(alone)
-    help_last = [option for option in command.params if option.name == "help"]
-    tables = [option for option in command.params if _panel(option).startswith(TABLES)]
-    command.params = [
-        *(option for option in command.params if option not in help_last),
-        *verbosity_options(),
-        *([_tables_help(tables)] if tables else []),
-        *help_last,
-    ]
+    command = as_command(getattr(import_module(f"graphcl.cli.{name}"), name), name)
+    added = {option.name: option for option in as_command(common_options).params}
+    tables = [option for option in command.params if panel(option).startswith(TABLES)]
+    for option in tables:  # all would not fit on a screen, and most graphs are no tables
+        option.hidden = panel(option) != TABLES
+    names = ["quiet", "verbose", *(["help_tables"] if tables else [])]
+    command.params += [added[one] for one in names]
+    command.params.sort(key=lambda option: option.name == "help")  # it comes last
     # A paragraph is one line, which the terminal breaks; examples are indented and stay.
     command.help = re.sub(r"(?<=\S)\n(?=\S)", " ", command.help or "")
     described: list[Any] = [command, *command.params]
     for one in described:  # typer would take [nodes] for a style, and drop it
         one.help = escape(getattr(one, "help", None) or "")
     return command
-
-
-def _panel(option: Any) -> str:
-    return str(getattr(option, "rich_help_panel", None) or "")
-
-
-def _tables_help(tables: list[Any]) -> Any:
-    """Leaves the first options of tables in `--help`; returns `--help-tables`, which shows all.
-
-    Together they would not fit on a screen, and most graphs are no tables.
-    """
-
-    def show(ctx: Any, _: Any, asked: bool) -> None:
-        if not asked:
-            return
-        for option in ctx.command.params:
-            option.hidden = option not in tables
-        ctx.command.help = "How tables are read: columns, labels, missing values."
-        print(ctx.get_help())
-        raise typer.Exit
-
-    def command(
-        help_tables: Annotated[
-            bool,
-            typer.Option(
-                "--help-tables",
-                is_eager=True,
-                expose_value=False,
-                help="Show all options of tables.",
-                rich_help_panel=TABLES,
-            ),
-        ] = False,
-    ) -> None:
-        """Never runs: only its option is used."""
-
-    for option in tables:
-        option.hidden = _panel(option) != TABLES
-    alone = typer.Typer(add_completion=False)
-    alone.command()(command)
-    found = next(one for one in typer.main.get_command(alone).params if "--help-tables" in one.opts)
-    found.callback = show
-    return found
-
-
-def register(app: typer.Typer) -> None:
-    """Adds a placeholder for every command to `app`."""
-    for group, commands in GROUPS.items():
-        for name, summary in commands.items():
-            app.command(name, help=summary, rich_help_panel=group)(_placeholder)
 
 
 def _placeholder() -> None:
@@ -197,7 +146,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-register(app)
+for _group, _commands in GROUPS.items():
+    for _name, _summary in _commands.items():
+        app.command(_name, help=_summary, rich_help_panel=_group)(_placeholder)
 
 
 def _version(asked: bool) -> None:
@@ -238,7 +189,8 @@ def run(arguments: list[str]) -> int:
     # SIGTERM ends a command as Ctrl-C does.
     with restored_verbosity(), interrupts(), command_running():
         code, message = _run(arguments)
-    if message:
+    first = not under_torchrun() or os.environ.get("RANK", "0") == "0"
+    if message and (first or code == 1):  # what is wrong with the input, one process reports
         print(message, file=stderr)
         if "--json" in arguments:
             about = {"message": message.splitlines()[-1], "exit_code": code}
@@ -253,20 +205,16 @@ def _run(arguments: list[str]) -> tuple[int, str]:
         sys.stdout.flush()
     except TableError as error:
         return 2, _table_message(error, arguments)
-    except PartError as error:  # whoever wrote the part wants to see where
-        code, message = _failure(str(error))
-        return code, (traceback.format_exc() if is_verbose() else "") + message
-    except GraphCLError as error:
-        return _failure(str(error))
+    except GraphCLError as error:  # whoever wrote a part of their own wants to see where
+        shown = is_verbose() and isinstance(error, PartError)
+        return 2, (traceback.format_exc() if shown else "") + _line(error)
     except TrainingEndedError as error:
         return error.code, str(error)
     except _CommandLineError as error:
         context = getattr(error, "ctx", None)
-        message = _recipe_key(error) or getattr(error, "format_message", error.__str__)()
-        message += _short_option(error)
-        return _failure(message, command=context.command_path if context else "")
+        return 2, _line(_usage(error), command=context.command_path if context else "graphcl")
     except (InterruptedCommandError, KeyboardInterrupt, typer.Abort):
-        return _failure("interrupted", code=130)
+        return 130, _line("interrupted")
     except SystemExit as error:
         # The reader closed our output (`graphcl datasets | head -1`); that is not an error.
         if isinstance(error.__context__, BrokenPipeError):
@@ -274,54 +222,46 @@ def _run(arguments: list[str]) -> tuple[int, str]:
         raise
     except OSError as error:
         name = f"{error.filename}: " if error.filename else ""
-        return _failure(f"{name}{error.strerror or error}")
+        return 2, _line(f"{name}{error.strerror or error}")
     except Exception as error:
         if type(error).__name__ == "OutOfMemoryError":  # torch's
             advice = "try --set mode=sampled, a smaller dim or batch_nodes, --device cpu"
-            return _failure(f"out of GPU memory; {advice}")
+            return 2, _line(f"out of GPU memory; {advice}")
         where = traceback.format_exc() if is_verbose() else ""
-        summary = " ".join(f"{type(error).__name__}: {error}".split())
-        code, message = _failure(f"bug: {summary} (--verbose shows where)", code=1)
-        return code, where + message
+        return 1, where + _line(f"bug: {type(error).__name__}: {error} (--verbose shows where)")
     return (code if isinstance(code, int) else 0), ""
 
 
-def _recipe_key(error: Exception) -> str:
-    """Returns how a key of the recipe is given, where an unknown option has its name."""
+def _usage(error: Exception) -> str:
+    """Returns what is wrong with a command line.
+
+    Of an unknown option it says what is meant: a key of the recipe, or ``-k`` in place of ``--k``,
+    as click compares long options alone.
+    """
+    message = str(getattr(error, "format_message", error.__str__)())
     context, name = getattr(error, "ctx", None), getattr(error, "option_name", None) or ""
-    if not name:
-        return ""
+    if not (context and name):
+        return message
     from difflib import get_close_matches
 
     from graphcl.recipes import Recipe
 
+    known = [one for option in context.command.params for one in option.opts]
     keys = list(Recipe.__dataclass_fields__)
     near = get_close_matches(name.lstrip("-").replace("-", "_"), keys, 1, 0.8)
-    options = [one for option in context.command.params for one in option.opts] if context else []
-    if not near or "--set" not in options:
-        return ""
-    return f"No such option: {name}; keys of the recipe are given by --set {near[0]}=VALUE"
-
-
-def _short_option(error: Exception) -> str:
-    """Returns ``; did you mean -k?`` where ``--k`` was given: click compares long options alone."""
-    context, name = getattr(error, "ctx", None), getattr(error, "option_name", None) or ""
+    if near and "--set" in known:
+        return f"No such option: {name}; keys of the recipe are given by --set {near[0]}=VALUE"
     short = f"-{name[2:]}"
-    known = [one for option in context.command.params for one in option.opts] if context else []
-    return f"; did you mean {short}?" if name.startswith("--") and short in known else ""
+    meant = name.startswith("--") and short in known
+    return f"{message}; did you mean {short}?" if meant else message
 
 
-def _failure(message: str, *, command: str = "", code: int = 2) -> tuple[int, str]:
-    others = under_torchrun() and os.environ.get("RANK", "0") != "0"
-    if others and code != 1:  # the first process reports it
-        return code, ""
-    return code, f"{command or 'graphcl'}: {' '.join(message.split())}"
+def _line(message: object, *, command: str = "graphcl") -> str:
+    return f"{command}: {' '.join(str(message).split())}"
 
 
 def _table_message(error: TableError, arguments: list[str]) -> str:
     """Returns all problems with tables, and the command that settles them, ready to paste."""
-    if under_torchrun() and os.environ.get("RANK", "0") != "0":
-        return ""
     lines = [" ".join(line.split()) for line in str(error).splitlines()]
     words = [word for name, value in error.fix for word in (option_of(name), value)]
     command = shlex.join(["graphcl", *arguments, *words]) if words else ""

@@ -3,7 +3,6 @@
 With an index in the run it answers in about a second: nothing here imports torch or a graph.
 """
 
-import sys
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,10 +17,10 @@ from graphcl.cli.answers import (
     check_out,
     open_run,
     plain,
+    say,
 )
 from graphcl.cli.options import JsonOption, RunGraphOption, print_result
 from graphcl.cli.table_options import takes_tables
-from graphcl.errors import require
 from graphcl.files.records import write_records
 from graphcl.runs.nodes import has_all
 from graphcl.tabular.options import TableOptions
@@ -37,7 +36,7 @@ def neighbors(
     node: Annotated[
         list[str], typer.Argument(metavar="ID...", help="Ids of nodes, as in the input.")
     ],
-    k: Annotated[int, typer.Option("-k", help="Number of nodes to list.")] = 10,
+    k: Annotated[int, typer.Option("-k", min=1, help="Number of nodes to list.")] = 10,
     out: AnswerOption = None,
     overwrite: OverwriteOption = False,
     node_type: TypeOption = None,
@@ -66,13 +65,12 @@ def neighbors(
 
         graphcl neighbors runs/big "Ada Lovelace" --embeddings shards.parquet
     """
-    require(k >= 1, "neighbors", "-k", "at least 1", k)
     check_out(out, overwrite=overwrite)
     dashed = any(one.startswith("-") for one in node)
     again = ("neighbors", *(["--"] if dashed else []), *node)
     asked = open_run(run, again, graph, tables, embeddings=embeddings)
     kind = asked.type_of(asked.type_folder(node_type, partial(has_all, wanted=node)))
-    found = asked.neighbors(node, k, node_type=kind, on_note=_note)
+    found = asked.neighbors(node, k, node_type=kind, on_note=say("neighbors"))
     nodes, rows = asked.nodes(kind), found.rows
     listed = [_listed(found, nodes, place) for place in range(len(found))]
     about: dict[str, Any] = {"run": str(asked.folder), "k": k}
@@ -97,10 +95,6 @@ def neighbors(
         own = f"{nodes.ids[row]}\t" if len(rows) > 1 else ""
         lines += [f"{own}{one['cosine']:.4f}\t{one['id']}{_class(one)}" for one in near]
     print_result(about, "\n".join(lines), as_json=as_json)
-
-
-def _note(text: str) -> None:
-    print(f"neighbors: {text}", file=sys.stderr)
 
 
 def _listed(found: "Neighbours", nodes: "Nodes", place: int) -> list[dict[str, Any]]:

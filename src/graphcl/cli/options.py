@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -56,19 +56,14 @@ def print_warnings(signs: Sequence[Mapping[str, str]]) -> None:
         print(f"warning: {sign['message']}\n  try {sign['advice']}", file=sys.stderr, flush=True)
 
 
-def figures(graph: Any) -> dict[str, int]:
-    """Returns the counts by which a graph is described."""
-    names = ("nodes", "edges", "features", "classes")
-    return {name: getattr(graph, f"num_{name}") for name in names}
-
-
 _given = {"quiet": False, "verbose": False}  # the options of the command that is running
 
 
 def _quiet(asked: bool) -> None:
     _given["quiet"] |= asked
-    if asked:
-        _silence()
+    if asked and getattr(sys.stderr, "name", "") != os.devnull:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123 (closed by `restored_verbosity`)
+        warnings.simplefilter("ignore")
 
 
 def _verbose(asked: bool) -> None:
@@ -99,19 +94,44 @@ VerboseOption = Annotated[
 ]
 
 
-def verbosity_options() -> list[Any]:
-    """Returns `--quiet` and `--verbose` as parameters that can be added to a command."""
+def _show_tables(ctx: typer.Context, asked: bool) -> None:
+    if not asked:
+        return
+    for option in ctx.command.params:
+        setattr(option, "hidden", not panel(option).startswith(TABLES))  # noqa: B010
+    ctx.command.help = "How tables are read: columns, labels, missing values."
+    print(ctx.get_help())
+    raise typer.Exit
 
-    def command(quiet: QuietOption = False, verbose: VerboseOption = False) -> None:
-        """Never runs: only its options are used."""
 
-    alone = typer.Typer(add_completion=False)
-    alone.command()(command)
-    return [
-        option
-        for option in typer.main.get_command(alone).params
-        if option.name in ("quiet", "verbose")
-    ]
+def panel(option: Any) -> str:
+    """Returns the group of an option in the help."""
+    return str(getattr(option, "rich_help_panel", None) or "")
+
+
+def common_options(
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
+    help_tables: Annotated[
+        bool,
+        typer.Option(
+            "--help-tables",
+            callback=_show_tables,
+            is_eager=True,
+            expose_value=False,
+            help="Show all options of tables.",
+            rich_help_panel=TABLES,
+        ),
+    ] = False,
+) -> None:
+    """Never runs: its options are added to commands."""
+
+
+def as_command(function: Callable[..., None], name: str | None = None) -> Any:
+    """Returns a function as a command of the command line."""
+    alone = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+    alone.command(name, context_settings={"help_option_names": ["-h", "--help"]})(function)
+    return typer.main.get_command(alone)
 
 
 @contextlib.contextmanager
@@ -136,9 +156,3 @@ def restored_verbosity() -> Iterator[None]:
 def is_verbose() -> bool:
     """Returns whether to print the traceback of a bug."""
     return _given["verbose"] or bool(os.environ.get("GRAPHCL_DEBUG"))
-
-
-def _silence() -> None:
-    if getattr(sys.stderr, "name", "") != os.devnull:
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123 (closed by `restored_verbosity`)
-    warnings.simplefilter("ignore")

@@ -1,6 +1,5 @@
 """`graphcl predict`: labels and probabilities for nodes without a label."""
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +16,7 @@ from graphcl.cli.answers import (
     check_out,
     give_answer,
     open_run,
+    say,
 )
 from graphcl.cli.options import JsonOption, RunGraphOption
 from graphcl.cli.table_options import takes_tables
@@ -187,7 +187,7 @@ def predict(
         how |= {"shares": _shares(shares), "using": using, "rivals": rivals}
         how |= {"label_kind": label_kind, "level": level}
         how |= {"nodes": "all" if everything else "unlabelled", "learn": learn}
-        how["on_note"] = lambda text: print(f"predict: {text}", file=sys.stderr)
+        how["on_note"] = say("predict")
         found = _predicted(asked, labels, **how)
     give_answer(
         asked,
@@ -234,27 +234,27 @@ def _numbers(labels: dict[str, str], kind: str) -> dict[str, Any]:
     return dict(numbers if kind == "number" or is_number(values) else labels)
 
 
-def _costs(text: str | None) -> tuple[float, float] | None:
+def _costs(text: str | None) -> list[float] | None:
     """Returns the two costs of ``1:5``."""
-    if text is None:
-        return None
-    alarm, _, miss = text.partition(":")
-    try:
-        return float(alarm), float(miss)
-    except ValueError:
-        raise ParameterError(f"--cost: must be two numbers, as in 1:5; got {text}") from None
+    alarm, _, miss = (text or "").partition(":")
+    return _floats(text, [alarm, miss], "--cost: must be two numbers, as in 1:5")
 
 
 def _shares(text: str | None) -> dict[str, float] | None:
     """Returns the shares of ``good=0.95,bad=0.05``."""
-    if text is None:
-        return None
-    pairs = [one.rpartition("=") for one in text.split(",")]
+    pairs = [one.rpartition("=") for one in (text or "").split(",")]
+    form = "--shares: must be CLASS=SHARE,CLASS=SHARE, as in good=0.95,bad=0.05"
+    shares = _floats(text, [share for _, _, share in pairs], form)
+    names = (name.strip() for name, _, _ in pairs)
+    return None if shares is None else dict(zip(names, shares, strict=True))
+
+
+def _floats(text: str | None, parts: list[str], form: str) -> list[float] | None:
+    """Returns the numbers in the text of an option; None if it was not given."""
     try:
-        return {name.strip(): float(share) for name, _, share in pairs}
+        return None if text is None else [float(one) for one in parts]
     except ValueError:
-        form = "must be CLASS=SHARE,CLASS=SHARE, as in good=0.95,bad=0.05"
-        raise ParameterError(f"--shares: {form}; got {text}") from None
+        raise ParameterError(f"{form}; got {text}") from None
 
 
 def summary(found: "Predictions | Estimates") -> dict[str, Any]:
@@ -303,7 +303,8 @@ def _text(found: "Predictions | Estimates") -> str:
             lines.append(error_line(asdict(error), what, several=found.several))
     if found.error is None:
         lines.append("no class has two labelled nodes: nothing says how often this is wrong")
-    counts = ", ".join(f"{name} {count:,}" for name, count in _most(found.counts()))
+    most = sorted(found.counts().items(), key=lambda pair: -pair[1])[:12]
+    counts = ", ".join(f"{name} {count:,}" for name, count in most)
     lines += [f"predicted: {counts}", *_beside(found)]
     return "\n".join([*lines, *([] if found.ranking is None else ranking_lines(found.ranking))])
 
@@ -358,10 +359,6 @@ def _number_line(error: dict[str, Any], what: tuple[str, str]) -> str:
         f"{word}: R² {error['r2']:.3f}  mean error {error['mae']:.4g} (median for all "
         f"{error['baseline_mae']:.4g}){inside}  ({counted(error['nodes'], *what)})"
     )
-
-
-def _most(counts: dict[Any, int]) -> list[tuple[Any, int]]:
-    return sorted(counts.items(), key=lambda pair: -pair[1])[:12]
 
 
 def error_line(error: dict[str, Any], what: tuple[str, str], *, several: bool) -> str:

@@ -24,8 +24,6 @@ from typing import Annotated, Any, Never
 
 import typer
 
-from graphcl.errors import require
-
 
 class Interrupts:
     """Whether the user, or whoever runs this machine, has asked the process to stop.
@@ -122,7 +120,6 @@ def launch(processes: int) -> None:
 
     Does nothing where one process is asked for, or in a worker.
     """
-    require(processes >= 1, "graphcl", "--processes", "at least 1", processes)
     if processes == 1 or under_torchrun():
         return
     with tempfile.TemporaryDirectory(prefix="graphcl-") as folder:

@@ -4,7 +4,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from graphcl.graphs.collection import Labelled
     from graphcl.research import Progress as RunProgress
 
+BAR_EVERY_SECONDS = 0.2
 ProbeStepsOption = Annotated[
     int,
     typer.Option(
@@ -30,74 +30,69 @@ ProbeStepsOption = Annotated[
 def count_progress(label: str, unit: str) -> Iterator[Callable[[int, int], None]]:
     """Yields a callback for ``(done, total)``, which may serve several counts one after another.
 
+    Nothing is shown if all is done before the first line is due.
+
     Args:
         label: the work being done: ``probe``.
         unit: what is counted, in the singular: ``step``.
     """
-    if not sys.stderr.isatty():
-        yield _CountLines(label, unit)
-        return
-    from rich.progress import TextColumn, TimeRemainingColumn
+    began = last = 0.0
+    with _shown(label, unit) as (show, every):
 
-    columns = (TextColumn("ETA"), TimeRemainingColumn())
-    with _bar(label, *columns, visible=False) as update:  # hidden until there is a total
-        yield lambda done, total: update(completed=done, total=total, visible=True)
+        def count(done: int, total: int) -> None:
+            nonlocal began, last
+            now = time.perf_counter()
+            if done == 1:  # a new count begins
+                began = last = now
+            if now - last < every:
+                return
+            last, rate = now, (done - 1) / (now - began)
+            show(done, total, f"{rate:.2f} {unit}s/s  ETA {duration((total - done) / rate)}")
+
+        yield count
 
 
 @contextmanager
 def run_progress(label: str) -> "Iterator[Callable[[RunProgress], None]]":
-    """Yields an `on_progress` callback for `graphcl.research.rows.execute`."""
-    if not sys.stderr.isatty():
-        yield _RunLines(label)
-        return
-    from rich.progress import TextColumn
+    """Yields an `on_progress` callback for `graphcl.research.rows.execute`.
 
-    with _bar(label, TextColumn("{task.fields[status]}"), visible=True) as update:
-        yield lambda run: update(completed=run.done, total=run.total, status=_status(run))
+    It shows the first and the last run, and some in between.
+    """
+    with _shown(label, "run") as (show, every):
+        last = -every
+
+        def shown(run: "RunProgress") -> None:
+            nonlocal last
+            if run.done == run.total or run.elapsed - last >= every:
+                last = run.elapsed
+                show(run.done, run.total, _status(run))
+
+        yield shown
 
 
 @contextmanager
-def _bar(label: str, *columns: Any, visible: bool) -> Iterator[Callable[..., None]]:
-    """Yields the function that updates a bar; `columns` follow the label, the bar and the count."""
+def _shown(label: str, unit: str) -> Iterator[tuple[Callable[[int, int, str], None], float]]:
+    """Yields what shows how many of how many are done with a text, and the seconds in between."""
+    if not sys.stderr.isatty():
+
+        def line(done: int, total: int, text: str) -> None:
+            print(f"{label}: {unit} {done}/{total}  {text}", file=sys.stderr, flush=True)
+
+        yield line, LINE_EVERY_SECONDS
+        return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), *columns)
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        yield partial(bar.update, bar.add_task(label, total=None, visible=visible, status=""))
-
-
-class _CountLines:
-    """Prints a line every few seconds, and none if all is done before the first is due."""
-
-    def __init__(self, label: str, unit: str) -> None:
-        self._label, self._unit = label, unit
-        self._began = self._last = 0.0
-
-    def __call__(self, done: int, total: int) -> None:
-        now = time.perf_counter()
-        if done == 1:  # a new count begins
-            self._began = self._last = now
-        if now - self._last < LINE_EVERY_SECONDS:
-            return
-        self._last = now
-        rate = (done - 1) / (now - self._began)
-        text = f"{self._label}: {self._unit} {done}/{total}  {rate:.2f} {self._unit}s/s"
-        print(f"{text}  ETA {duration((total - done) / rate)}", file=sys.stderr, flush=True)
-
-
-class _RunLines:
-    """Prints a line for the first and the last run, and every few seconds in between."""
-
-    def __init__(self, label: str) -> None:
-        self._label, self._last = label, -LINE_EVERY_SECONDS
-
-    def __call__(self, run: "RunProgress") -> None:
-        if run.done < run.total and run.elapsed - self._last < LINE_EVERY_SECONDS:
-            return
-        self._last = run.elapsed
-        count = f"run {run.done}/{run.total}"
-        print(f"{self._label}: {count}  {_status(run)}", file=sys.stderr, flush=True)
+    columns = (TextColumn(label), BarColumn(), MofNCompleteColumn())
+    status = TextColumn("{task.fields[status]}")
+    with Progress(*columns, status, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=None, visible=False, status="")
+        yield (
+            lambda done, total, text: bar.update(
+                task, completed=done, total=total, status=text, visible=True
+            ),
+            BAR_EVERY_SECONDS,
+        )
 
 
 def _status(run: "RunProgress") -> str:
@@ -152,9 +147,9 @@ def _area_text(scores: Mapping[str, Any]) -> str:
 
 def _majority_text(scores: Mapping[str, Any], before: str, after: str = "") -> str:
     """Returns the score of one answer for all nodes; empty if it is not known."""
-    if scores.get("majority") is None:
+    share = scores.get("majority")
+    if share is None:
         return ""
-    share = scores["majority"]
     text = f"{share:.4f}" if "val_micro_f1" in scores else f"{100 * share:.1f} %"
     return f"{before}{text}{after}"
 

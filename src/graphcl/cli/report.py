@@ -1,12 +1,11 @@
 """`graphcl report`: writes an HTML file about a run."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from graphcl.cli.answers import EmbeddingsOption, RunArgument, TypeOption, open_run
+from graphcl.cli.answers import EmbeddingsOption, RunArgument, TypeOption, open_run, say
 from graphcl.cli.options import JsonOption, RunGraphOption, print_result
 from graphcl.cli.table_options import takes_tables
 from graphcl.tabular.options import TableOptions, counted
@@ -66,7 +65,7 @@ def report(
         graphcl report runs/big --embeddings shards.parquet --graph PARTS
     """
     asked = open_run(run, ("report",), graph, tables, embeddings=embeddings)
-    print(f"report: measuring, and drawing the map by {layout}", file=sys.stderr, flush=True)
+    say("report")(f"measuring, and drawing the map by {layout}")
     page = asked.report(
         out,
         title=title,
@@ -76,7 +75,7 @@ def report(
         without_graph=without_graph,
         seed=seed,
         overwrite=overwrite,
-        on_note=lambda text: print(f"report: {text}", file=sys.stderr),
+        on_note=say("report"),
     )
     about = {"out": str(page.path), "bytes": page.bytes, "nodes_on_map": page.nodes, "map": layout}
     text = f"{page.path}: {counted(page.nodes, 'node')} on the map, {page.bytes / 1e6:.1f} MB"

@@ -8,7 +8,7 @@ import typer
 from graphcl.cli.options import DeviceOption, JsonOption, parse_settings, print_result
 from graphcl.cli.processes import continues
 from graphcl.cli.progress import ProbeStepsOption, run_progress
-from graphcl.errors import ParameterError, RunError, require, suggestion
+from graphcl.errors import ParameterError, RunError, check_known
 from graphcl.settings import PROBE_STEPS
 
 # The names of `graphcl.research.studies.STUDIES`, which takes seconds to import.
@@ -37,7 +37,7 @@ def reproduce(
     ] = [],  # noqa: B006
     repeats: Annotated[
         int | None,
-        typer.Option("--runs", help=f"Number of seeds. (default: {RUNS}, or the study's)"),
+        typer.Option("--runs", min=1, help=f"Number of seeds. (default: {RUNS}, or the study's)"),
     ] = None,
     seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
     device: DeviceOption = "auto",
@@ -82,7 +82,6 @@ def reproduce(
     from graphcl import research
     from graphcl.devices import resolve_device
 
-    require(repeats is None or repeats >= 1, "reproduce", "--runs", "at least 1", repeats)
     for path in rows:
         if not path.is_file():
             raise RunError(f"{path}: no such file")
@@ -111,13 +110,9 @@ def reproduce(
 def _targets(names: list[str]) -> list[str]:
     found: list[str] = []
     for name in names:
-        if name == "studies":
-            found += STUDY_NAMES
-        elif name in TARGETS:
-            found.append(name)
-        else:
-            known, near = ", ".join((*TARGETS, "studies")), suggestion(name, TARGETS)
-            raise ParameterError(f"reproduce: unknown target {name!r}; known: {known}{near}")
+        known = (*TARGETS, "studies")
+        check_known(name, known, what="reproduce: unknown target", error=ParameterError)
+        found += STUDY_NAMES if name == "studies" else [name]
     return list(dict.fromkeys(found))
 
 

@@ -7,7 +7,7 @@ import socket
 import sys
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -15,7 +15,7 @@ from graphcl.cli.answers import RunArgument, TypeOption, open_run
 from graphcl.cli.options import DeviceOption, JsonOption, RunGraphOption, print_result
 from graphcl.cli.processes import Ending, handled
 from graphcl.cli.table_options import takes_tables
-from graphcl.errors import MissingExtraError, RunError, require
+from graphcl.errors import RunError, import_extra, require
 from graphcl.files.text import read_text
 from graphcl.runs.nodes import is_labelled
 from graphcl.serving.requests import Bounds
@@ -37,7 +37,9 @@ def serve(
             help="The address to listen on; another than this machine's own needs a token."
         ),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port; 0 takes any that is free.")] = 8000,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The port; 0 takes any that is free.")
+    ] = 8000,
     token_file: Annotated[
         Path | None,
         typer.Option(help=f"A file with the token that requests must bring. (default: {TOKEN})"),
@@ -50,13 +52,15 @@ def serve(
     device: DeviceOption = "cpu",
     rate: Annotated[
         float,
-        typer.Option(help="Requests per second of one address; 0: any.", rich_help_panel=_BOUNDS),
+        typer.Option(
+            min=0, help="Requests per second of one address; 0: any.", rich_help_panel=_BOUNDS
+        ),
     ] = Bounds.per_second,
     most_nodes: Annotated[
-        int, typer.Option(help="Nodes of one request.", rich_help_panel=_BOUNDS)
+        int, typer.Option(min=1, help="Nodes of one request.", rich_help_panel=_BOUNDS)
     ] = Bounds.nodes,
     most_bytes: Annotated[
-        int, typer.Option(help="Bytes of one request.", rich_help_panel=_BOUNDS)
+        int, typer.Option(min=1, help="Bytes of one request.", rich_help_panel=_BOUNDS)
     ] = Bounds.bytes,
     seconds: Annotated[
         float, typer.Option(help="Until a request is answered.", rich_help_panel=_BOUNDS)
@@ -86,10 +90,6 @@ def serve(
         curl localhost:8000/embed -H 'content-type: application/json' -d '{"ids": ["5"]}'
     """
     require(layout in ("pca", "umap", "none"), "serve", "--map", "pca, umap or none", layout)
-    require(0 <= port <= 65535, "serve", "--port", "in [0, 65535]", port)
-    require(rate >= 0, "serve", "--rate", "at least 0", rate)
-    for name, value in (("--most-nodes", most_nodes), ("--most-bytes", most_bytes)):
-        require(value >= 1, "serve", name, "at least 1", value)
     require(seconds > 0, "serve", "--seconds", "more than 0", seconds)
     token = _token(token_file)
     from graphcl.serving.middleware import CONNECTIONS, HEAD_BYTES, HEAD_SECONDS, Connection, is_own
@@ -99,7 +99,7 @@ def serve(
         raise RunError(
             f"serve: {host} can be reached by others; give a token: --token-file, or {TOKEN}"
         )
-    uvicorn = _import_uvicorn()
+    uvicorn = import_extra("uvicorn", feature="graphcl serve", extra="serve")
     from graphcl.serving.app import build_app
     from graphcl.serving.pages import PageMaker
     from graphcl.serving.run import ServedRun
@@ -205,11 +205,3 @@ def _listen(host: str, port: int) -> socket.socket:
             f"serve: cannot listen on {host}:{port}: {error.strerror or error}"
         ) from None
     return listening
-
-
-def _import_uvicorn() -> Any:
-    try:
-        import uvicorn
-    except ImportError as error:
-        raise MissingExtraError("graphcl serve", "serve") from error
-    return uvicorn

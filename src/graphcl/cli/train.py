@@ -56,6 +56,8 @@ TimeoutOption = Annotated[
     typer.Option(
         "--timeout",
         metavar="SECONDS",
+        min=0.001,
+        max=10**7,
         help="How long a process waits for another before it ends. (default: 300 over parts, "
         "else 1800)",
     ),
@@ -194,7 +196,7 @@ def train(
         ours = {"--recipe": recipe is not None, "--resume": resume, "--processes": processes > 1}
         ours["--log"] = log is not None
         _check_baseline(method, graph, settings=changed, ours=ours)
-    patience = _timeout(timeout)
+    patience = None if timeout is None else timedelta(seconds=timeout)
     # Other systems train in one process, on the graph that was divided.
     data = None
     if method == "graphcl":
@@ -290,26 +292,21 @@ def _load(
 
 
 def _text(result: "TrainingResult", out: Path) -> str:
+    from graphcl.training.progress import traffic
+
     scores = [] if result.probe is None else [result.probe]
     scores += [] if result.probe is None else result.probe.get("others", {}).values()
     probe = "\n".join(
         f"probe{' of ' + one['type'] if 'type' in one else ''}: {probe_text(one)}" for one in scores
     )
     note = f"\nnote: {result.note}" if result.note else ""
+    sent = f"{traffic(**result.traffic)}\n" if result.traffic else ""
     return (
         f"{probe + note if probe else f'no probe: {result.probe_skipped}'}\n"
-        f"{_traffic_text(result)}"
+        f"{sent}"
         f"run: {out}  ({counted(result.epochs, 'epoch')} in {result.train_seconds:.1f} s, "
         f"peak memory {result.peak_memory_bytes / 2**30:.2f} GiB)"
     )
-
-
-def _traffic_text(result: "TrainingResult") -> str:
-    if not result.traffic:
-        return ""
-    hits = result.traffic["cache_hits"]
-    cached = "" if hits is None else f"; {hits:.0%} of the rows of other parts were in the cache"
-    return f"{result.traffic['sent_bytes'] / 1e6:.2f} MB sent a step{cached}\n"
 
 
 def parse_bytes(text: str) -> int:
@@ -323,14 +320,6 @@ def parse_bytes(text: str) -> int:
     if found is None or unit is None:
         raise ParameterError(f"train: --cache must be like 256MB or 1GB; got {text!r}")
     return int(float(found[1]) * unit)
-
-
-def _timeout(seconds: float | None) -> timedelta | None:
-    """Returns the time that ``--timeout`` names; None without one."""
-    if seconds is None:
-        return None
-    require(0 < seconds < 10**7, "train", "--timeout", "above 0, in seconds", seconds)
-    return timedelta(seconds=seconds)
 
 
 def _parts(

@@ -119,19 +119,13 @@ class Components:
         recipe = self.recipe
         if schema.is_plain:
             return
-        if recipe.encoder != ENCODER and self.own_encoder is None:
-            raise ParameterError(
-                f"encoder: a typed graph is encoded by {ENCODER!r}, once per relation; "
-                f"got {recipe.encoder!r}"
-            )
-        if recipe.inductive:
-            raise ParameterError(
-                "inductive: a typed graph is trained with all its nodes; leave it out"
-            )
-        if recipe.perturbation != "drop" and self.own_perturbation is None:
-            raise ParameterError(
-                f"perturbation: typed graphs know 'drop'; got {recipe.perturbation!r}"
-            )
+        own, views = self.own_encoder is not None, self.own_perturbation is not None
+        known = f"{ENCODER!r}, once per relation, on a typed graph"
+        require(own or recipe.encoder == ENCODER, "recipe", "encoder", known, recipe.encoder)
+        whole = "false on a typed graph, which is trained with all its nodes"
+        require(not recipe.inductive, "recipe", "inductive", whole, recipe.inductive)
+        drops, given = views or recipe.perturbation == "drop", recipe.perturbation
+        require(drops, "recipe", "perturbation", "'drop' on a typed graph", given)
         if not any(one.num_edges for one in schema.relations):
             raise GraphError(f"{name}: no relation has edges")
 

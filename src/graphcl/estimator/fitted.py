@@ -2,7 +2,8 @@
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from graphcl.errors import GraphError, RunError
 from graphcl.estimator.components import Components
+from graphcl.files.arrays import check_tensors, read_tensors
 from graphcl.graphs.filling import describe_filling
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import LIMIT, ColumnScaling, Scaling
@@ -113,11 +115,10 @@ def align(new: Any, old: Any) -> Alignment:
     means = [_mean(one) for one in (new, old)]
     product = np.zeros((new.shape[1], new.shape[1]))
     for start in range(0, len(new), 16 * BLOCK):
-        parts = (
+        first, second = (
             np.asarray(one[start : start + 16 * BLOCK], np.float64) - mean
             for one, mean in zip((new, old), means, strict=True)
         )
-        first, second = parts
         product += first.T @ second
     left, _, right = np.linalg.svd(product)
     rotation = left @ right
@@ -219,19 +220,25 @@ class Fitted:
         if seed is None or num_features is None:
             lacking = "seed" if seed is None else "num_features"
             raise RunError(f"{where}: [run] lacks {lacking!r}")
-        schema = _read_schema(folder) or Schema.plain(num_features)
+        said = runs.read_schema(folder)
+        with _named(folder / runs.SCHEMA):
+            schema = Schema.from_json(said) if said else Schema.plain(num_features)
         _require_sizes(components, schema, folder)
         encoder = components.new_encoder(schema, seed=seed)
         try:
-            encoder.load_state_dict(runs.read_weights(folder))
+            encoder.load_state_dict(read_tensors(runs.model_file(folder)))
         except RuntimeError:
             named = runs.CONFIG if schema.is_plain else runs.SCHEMA
             raise RunError(f"{folder / runs.MODEL}: its weights do not fit {named}") from None
         history, seconds = read_history(folder)
-        scaling = _read_scaling(folder, components.recipe.feature_scaling, schema)
-        fitted = cls(components, encoder, schema, scaling, seed, history, seconds)
-        fitted.alignment = _read_alignment(folder)
-        return fitted
+        word, turned = components.recipe.feature_scaling, folder / runs.ALIGNMENT
+        with _named(folder / runs.SCALING):
+            kept = read_tensors(folder / runs.SCALING) if word == "auto" else {}
+            scaling = Scaling.read(word, schema, kept)
+        with _named(turned):
+            alignment = Alignment.from_tensors(read_tensors(turned)) if turned.exists() else None
+        about: Any = {"seconds": seconds, "alignment": alignment}
+        return cls(components, encoder, schema, scaling, seed, history, **about)
 
 
 # The estimator's attributes that end in an underscore.
@@ -262,29 +269,16 @@ def read_history(folder: Path) -> tuple[list[EpochMetrics], float]:
     return history, history[-1].seconds if history else 0.0
 
 
-def _read_schema(folder: Path) -> Schema | None:
-    values = runs.read_schema(folder)
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Lets an error name the file of a run that is damaged."""
     try:
-        return Schema.from_json(values) if values else None
+        yield
+    except FileNotFoundError:
+        raise RunError(f"{path}: missing; the run needs it") from None
     except RunError as error:
-        raise RunError(f"{folder / runs.SCHEMA}: {error}") from None
-
-
-def _read_scaling(folder: Path, word: str, schema: Schema) -> Scaling:
-    try:
-        return Scaling.read(word, schema, runs.read_scaling(folder) if word == "auto" else {})
-    except RunError as error:
-        where = folder / runs.SCALING
-        named = str(error) if str(where) in str(error) else f"{where}: damaged ({error})"
+        named = str(error) if str(path) in str(error) else f"{path}: damaged ({error})"
         raise RunError(named) from None
-
-
-def _read_alignment(folder: Path) -> Alignment | None:
-    tensors = runs.read_alignment(folder)
-    try:
-        return None if tensors is None else Alignment.from_tensors(tensors)
-    except RunError as error:
-        raise RunError(f"{folder / runs.ALIGNMENT}: damaged ({error})") from None
 
 
 def say_clipped(scaling: Scaling, graph: Graph) -> None:
@@ -299,7 +293,7 @@ def say_clipped(scaling: Scaling, graph: Graph) -> None:
 
 def _require_sizes(components: Components, schema: Schema, folder: Path) -> None:
     """Refuses sizes that need more weights than the run has, before room for them is made."""
-    available = runs.weights_bytes(folder)
+    available = check_tensors(runs.model_file(folder))
     try:
         empty = min(schema.widths.values()) < 1
         shapes = None if empty else components.weightless_encoder(schema).parameters()

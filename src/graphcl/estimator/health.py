@@ -32,7 +32,7 @@ from graphcl.losses import NTXent
 from graphcl.seeding import derive
 from graphcl.training import EpochMetrics
 from graphcl.training.loop import Batch
-from graphcl.views import Perturbation, drop
+from graphcl.views import Drop, Perturbation
 
 ROWS = 2_000  # embeddings that are measured, at most
 ENOUGH = 500  # batches are encoded until there are so many
@@ -101,7 +101,7 @@ def check_health(
 def _embeddings(components: Components, encoder: nn.Module, source: Any, seed: int) -> Rows:
     """Returns the embeddings of a batch or a few; in a group of processes, this one's share."""
     entrywise = getattr(components.perturbation, "entrywise", False)
-    perturbation: Perturbation = drop(0.0, 0.0) if entrywise else _as_it_is
+    perturbation: Perturbation = Drop(0.0, 0.0) if entrywise else _as_it_is
     device, was_training = next(encoder.parameters()).device, encoder.training
     random = torch.Generator(device=device).manual_seed(derive(seed, "health"))
     encoder.eval()

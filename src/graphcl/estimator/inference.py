@@ -83,6 +83,39 @@ def embed_fitted(
     return {name: aligned(z[names[name]]) for name in wanted}
 
 
+def embed_chosen(
+    fitted: Fitted,
+    graph: Graph,
+    nodes: Any = None,
+    rows: Any = None,
+    *,
+    node_type: str | None = None,
+    **how: Any,
+) -> tuple[dict[str, Rows], dict[str, Chosen]]:
+    """Returns the embeddings of all types, or of one, or of some of its nodes, and of which.
+
+    Args:
+        fitted: what the training left.
+        graph: the graph.
+        nodes: ids of a type; None is all nodes.
+        rows: instead: row numbers, a range or a mask.
+        node_type: which type; None is all.
+        how: as `embed_fitted` takes it.
+
+    Raises:
+        GraphError: nothing says of which type the nodes are, or there are none such.
+    """
+    plain = fitted.schema.is_plain
+    if (nodes is not None or rows is not None) and node_type is None and not plain:
+        raise GraphError(f"{graph.name}: of which type are these nodes? Give node_type")
+    fitted.schema.check(graph)
+    chosen = {
+        name: chosen_nodes(graph if plain else graph.type(name), nodes, rows)
+        for name in (graph.nodes if node_type is None else [node_type])
+    }
+    return embed_fitted(fitted, graph, chosen, **how), chosen
+
+
 def chosen_nodes(graph: Graph | Nodes, nodes: Any, rows: Any = None) -> Chosen:
     """Returns which nodes are meant, by id or by row; see `Ids.chosen`.
 

@@ -15,7 +15,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from graphcl.embedding import embed_graph
 from graphcl.encoders import Layer, LayeredEncoder
 from graphcl.errors import GraphError
 from graphcl.estimator.fitted import Fitted
@@ -25,10 +24,8 @@ from graphcl.graphs.filling import filling_depth
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.neighbourhood import GrownPart, Surroundings, grown_graph, grown_part, new_nodes
 from graphcl.graphs.relation import NODE, Key
-from graphcl.graphs.scaling import ColumnScaling
 from graphcl.graphs.tensors import stored_features
 from graphcl.kernels.buffers import borrow
-from graphcl.kernels.columns import ColumnTransform
 from graphcl.kernels.features import UNIT
 from graphcl.kernels.stored_features import StoredFeatures, mean_of_neighbourhoods
 from graphcl.store.columns import Ids
@@ -56,31 +53,23 @@ class Live:
     def __init__(
         self, fitted: Fitted, graph: Graph, device: torch.device, node_type: str | None = None
     ) -> None:
-        graph.check()
         self._ids: dict[str, Ids] = {}
-        self.graph, self._fitted, self._device = graph, fitted, device
+        self._fitted, self._device = fitted, device
         fitted.schema.check(graph)
-        if not fitted.schema.is_plain:
-            if node_type is None and len(graph.nodes) > 1:
-                named = ", ".join(graph.nodes)
-                raise GraphError(f"{graph.name}: of which type are new nodes? One of {named}")
-            self.nodes = graph.type(node_type or next(iter(graph.nodes)))
-            self._around = Surroundings(graph)
-            return
-        self.nodes = graph.only_type
-        if node_type not in (None, self.nodes.name):
-            raise GraphError(f"{graph.name}: a plain graph has no types; got {node_type!r}")
-        self._weighted = graph.edge_weight is not None
-        # As in `embed_graph`: if every weight is 1, edges have none.
-        if graph.edge_weight is not None and bool((graph.edge_weight == 1).all()):
-            graph = graph.replace(edge_weight=None)
-        self.graph, self.nodes = graph, graph.only_type
-        encoder = fitted.encoder.to(device).eval()
-        self._layers = encoder.layer_specs() if isinstance(encoder, LayeredEncoder) else ()
-        self._transform: ColumnTransform | None = None
-        scaling = fitted.scaling.table
-        if isinstance(scaling, ColumnScaling) and not scaling.plain:
-            self._transform = scaling.transform(torch.device("cpu"))
+        if node_type is None and len(graph.nodes) > 1:
+            named = ", ".join(graph.nodes)
+            raise GraphError(f"{graph.name}: of which type are new nodes? One of {named}")
+        node_type = graph.type(node_type or next(iter(graph.nodes))).name
+        self._around, self._weighted = Surroundings(graph), False
+        if fitted.schema.is_plain and graph.edge_weight is not None:
+            self._weighted = True
+            # As in `embed_graph`: if every weight is 1, edges have none.
+            if bool((graph.edge_weight == 1).all()):
+                graph = graph.replace(edge_weight=None)
+        self.graph, self.nodes = graph, graph.nodes[node_type]
+        encoder: Any = fitted.encoder.to(device).eval()
+        plain = fitted.schema.is_plain and isinstance(encoder, LayeredEncoder)
+        self._layers = encoder.layer_specs() if plain else ()
 
     def rows_of(
         self, nodes: Any = None, node_type: str | None = None, *, rows: Any = None
@@ -203,10 +192,9 @@ class Live:
         if rows is not None and not plain:
             raise GraphError("embed_new: in a graph with types, neighbours are RELATION/ID")
         lists = _lists(neighbours if rows is None else rows, single=single, what="neighbours")
-        if plain and rows is None:
-            lists = [self.rows_of(some) for some in lists]
-        elif plain:
-            lists = [self.rows_of(rows=some) for some in lists]
+        if plain:
+            by = "nodes" if rows is None else "rows"
+            lists = [self.rows_of(**{by: some}) for some in lists]
         embed = self._embed_plain if plain else self._embed_typed
         z = embed(features, lists, edges, given)
         return z[0] if single else z
@@ -215,70 +203,37 @@ class Live:
         self, features: Any, near: list[IntArray], edges: Any, given: list[Any] | None
     ) -> Rows:
         """Returns the embeddings of new nodes of a plain graph; `near` has their neighbours."""
-        if not self._weighted and (given is not None or _have_weights(edges)):
+        new = new_nodes(self.graph, features, near, edges=edges, weights=given)
+        if new.weight is not None and not self._weighted:
             raise GraphError(
                 f"embed_new: edges of {self.graph.name} have no weights; leave them out"
             )
-        new = new_nodes(self.graph, features, near, edges=edges, weights=given)
-        if self._layers:
-            with torch.no_grad(), _one_thread():
-                z = self._embed(grown_part(self.graph, new, len(self._layers)), len(new))
-        else:  # how far such an encoder looks is not known
-            whole = grown_graph(self.graph, new)
-            last = {NODE: slice(self.graph.num_nodes, whole.num_nodes)}
-            z = embed_fitted(self._fitted, whole, last, device=self._device)[NODE]
-        return z
-
-    def _aligned(self, z: Rows) -> Rows:
-        alignment = self._fitted.alignment
+        if not self._layers:  # how far such an encoder looks is not known
+            return self._embed_last(grown_graph(self.graph, new), len(new))
+        part = grown_part(self.graph, new, len(self._layers))
+        few = max(map(len, part.levels)) <= MOST_ROWS
+        plain = isinstance(part.graph.x, np.ndarray) and part.graph.edge_weight is None
+        if not (few and plain and self._device.type == "cpu"):
+            return self._embed_last(part.graph, len(new))
+        encoder, alignment = self._fitted.encoder, self._fitted.alignment
+        assert isinstance(encoder, LayeredEncoder)
+        x = stored_features(part.graph.x, feature_scaling=self._fitted.scaling.nodes[NODE])
+        with torch.no_grad(), _one_thread():
+            z: Rows = _encode(encoder, self._layers, x, part).numpy()
         return z if alignment is None else alignment.apply(z)
 
-    def _embed(self, part: GrownPart, number: int) -> Rows:
-        graph = part.graph
-        few = max(map(len, part.levels)) <= MOST_ROWS
-        if not few or self._device.type != "cpu" or graph.edge_weight is not None:
-            return self._embed_by_rows(graph, number)
-        if not isinstance(graph.x, np.ndarray):
-            return self._embed_by_rows(graph, number)
-        if self._transform is None:
-            scaling = self._fitted.scaling.nodes[NODE]
-            x = stored_features(graph.x, feature_scaling=scaling)
-        else:
-            x = StoredFeatures(borrow(graph.x)).with_transform(self._transform)
-        encoder = self._fitted.encoder
-        assert isinstance(encoder, LayeredEncoder)
-        return self._aligned(_encode(encoder, self._layers, x, part).numpy())
-
-    def _embed_by_rows(self, graph: Graph, number: int) -> Rows:
+    def _embed_last(self, graph: Graph, number: int) -> Rows:
         """The plain way: the same embeddings by the loops that serve any graph."""
-        last = np.arange(graph.num_nodes - number, graph.num_nodes)
-        z = embed_graph(
-            self._fitted.encoder,
-            graph,
-            device=self._device,
-            feature_scaling=self._fitted.scaling,
-            nodes=last,
-        )
-        return self._aligned(z[NODE])
-
-
-def _have_weights(edges: Any) -> bool:
-    """Returns whether edges among new nodes come with a weight each."""
-    try:
-        given = np.asarray([] if edges is None else edges, dtype=np.float64)
-    except (TypeError, ValueError):
-        return False  # they are refused later
-    return given.ndim == 2 and given.shape[1] == 3 and len(given) > 0
+        last = {NODE: np.arange(graph.num_nodes - number, graph.num_nodes)}
+        return embed_fitted(self._fitted, graph, last, device=self._device)[NODE]
 
 
 def _lists(given: Any, *, single: bool, what: str) -> list[Any]:
     """Returns one list per new node."""
     if single:
         return [given]
-    if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray):
-        raise GraphError(f"embed_new: {what} must be one list per node")
-    flat = any(np.ndim(some) != 1 for some in given)
-    if flat:
+    several = isinstance(given, Sequence | np.ndarray) and not isinstance(given, str)
+    if not several or any(np.ndim(some) != 1 for some in given):
         raise GraphError(f"embed_new: {what} must be one list per node")
     return list(given)
 
@@ -287,9 +242,6 @@ def _lists(given: Any, *, single: bool, what: str) -> list[Any]:
 def _one_thread() -> Iterator[None]:
     """Lets PyTorch use one core: to wake another takes longer than these products."""
     threads = torch.get_num_threads()
-    if threads == 1:
-        yield
-        return
     torch.set_num_threads(1)
     try:
         yield

@@ -19,7 +19,7 @@ from graphcl.estimator.components import Components
 from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.fitting import Task, fit
 from graphcl.estimator.health import Health
-from graphcl.estimator.inference import chosen_nodes, embed_fitted
+from graphcl.estimator.inference import embed_chosen
 from graphcl.estimator.live import Live
 from graphcl.estimator.partitioned import PartitionedGraph, task_over_parts
 from graphcl.estimator.transformer import SklearnTransformer, as_table
@@ -336,20 +336,11 @@ class GraphCL(SklearnTransformer):
         node_type: str | None = None,
     ) -> Any:
         """Returns the embeddings of all types, or of one, or of some of its nodes: ids, or rows."""
-        plain = fitted.schema.is_plain
-        if (asked[0] is not None or asked[1] is not None) and node_type is None and not plain:
-            raise GraphError(f"{graph.name}: of which type are these nodes? Give node_type")
-        fitted.schema.check(graph)
-        if node_type is not None:
-            graph.type(node_type)
-        chosen = {
-            name: chosen_nodes(graph if plain else graph.nodes[name], *asked)
-            for name in (graph.nodes if node_type is None else [node_type])
-        }
-        z = embed_fitted(
+        z, chosen = embed_chosen(
             fitted,
             graph,
-            chosen,
+            *asked,
+            node_type=node_type,
             device=resolve_device(self.device),
             scratch=scratch,
             verbose=bool(self.verbose),
@@ -357,7 +348,8 @@ class GraphCL(SklearnTransformer):
         tables = {
             name: as_table(self, some, graph.nodes[name], chosen[name]) for name, some in z.items()
         }
-        return tables if node_type is None and not plain else next(iter(tables.values()))
+        several = node_type is None and not fitted.schema.is_plain
+        return tables if several else next(iter(tables.values()))
 
     @overload
     def fit_transform(self, graph: Several, y: None = None) -> list[Rows]: ...

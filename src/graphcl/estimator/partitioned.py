@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from graphcl.devices import available_memory_bytes
-from graphcl.distributed import Share, apart, beside, current_share, gather_tables, max_over
+from graphcl.distributed import (
+    Share,
+    any_of,
+    apart,
+    beside,
+    current_share,
+    gather_tables,
+    max_over,
+)
 from graphcl.embedding import embed_graph
 from graphcl.encoders import LayeredEncoder
 from graphcl.errors import ParameterError, TrainingError, option, require
@@ -26,8 +35,8 @@ from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import NODE, Relation
 from graphcl.graphs.schema import EDGES, Schema
 from graphcl.partitioned.boundary import Wire, open_own_part
-from graphcl.partitioned.features import PreparedPart, prepare_part, schema_of
-from graphcl.partitioned.inference import embed_part
+from graphcl.partitioned.features import PreparedPart, prepare_part, prepare_part_like, schema_of
+from graphcl.partitioned.inference import embed_part, table_bytes
 from graphcl.partitioned.topology import PartsTopology
 from graphcl.settings import TOPOLOGIES
 from graphcl.store.header import Store, read_store
@@ -40,6 +49,7 @@ from graphcl.training.modes import (
     sampled_bytes,
     sampled_dtype,
 )
+from graphcl.training.progress import RowProgress
 
 CPU = torch.device("cpu")
 MODE = Mode("sampled", "a graph in parts")
@@ -257,6 +267,32 @@ def _joined_rows(rows: Tensor, share: Share) -> Tensor:
     padded[: len(rows)] = rows
     every = gather_tables(padded, share)
     return torch.cat([one[:count] for one, count in zip(every, counts, strict=True)])
+
+
+def embed_own_part(
+    fitted: Fitted, path: Path, share: Share, *, scratch: Path
+) -> tuple[Part, dict[str, Any]]:
+    """Returns the part of this process in a store, and the embeddings of its nodes by type.
+
+    All processes of the group call it together. `scratch` is a folder for temporary files.
+    """
+    part, encoder = open_own_part(path, share), fitted.encoder
+    assert isinstance(encoder, LayeredEncoder)
+    prepared = prepare_part_like(part, fitted.schema, fitted.scaling, Wire(share))
+    free = available_memory_bytes(CPU) // beside(CPU)
+    # All have to do alike: with files, columns of the tables travel one after the other.
+    large = any_of(table_bytes(encoder, prepared) > free // 2, share)
+    z = embed_part(
+        encoder,
+        prepared,
+        share=share,
+        scratch=scratch if large else None,
+        slab_bytes=free // 4,
+        on_rows=RowProgress() if share.first else lambda *_: None,
+    )
+    if fitted.alignment is not None:
+        z = {name: fitted.alignment.apply(rows) for name, rows in z.items()}
+    return part, z
 
 
 IntArray = npt.NDArray[np.int64]

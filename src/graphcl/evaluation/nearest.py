@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from graphcl.arrays import Floats, Integers
-from graphcl.errors import MissingExtraError, require
+from graphcl.errors import import_extra, require
 
 EXACT_ROWS = 20_000
 BLOCK_PAIRS = 1 << 24  # similarities held at once, 64 MB
@@ -63,11 +63,8 @@ def build_index(z: Floats, *, threads: int = 0) -> Any:
 
 def empty_index(dim: int) -> Any:
     """Returns an empty usearch index for cosines, to be filled or restored from a file."""
-    try:
-        from usearch.index import Index
-    except ImportError as error:
-        raise MissingExtraError("searching neighbours", "neighbors") from error
-    return Index(ndim=dim, metric="cos", dtype="f16")
+    usearch = import_extra("usearch.index", feature="searching neighbours", extra="neighbors")
+    return usearch.Index(ndim=dim, metric="cos", dtype="f16")
 
 
 def drop_self(keys: Integers, cosines: Floats) -> tuple[Integers, Floats]:

@@ -8,7 +8,7 @@
 from pathlib import Path
 
 from graphcl.errors import RunError, option, require
-from graphcl.files.atomic import check_new_file
+from graphcl.files.atomic import check_new_file, check_new_folder
 
 
 def export_run(
@@ -16,7 +16,7 @@ def export_run(
 ) -> Path:
     """Does what `graphcl.Run.export` describes, and returns the file or folder."""
     from graphcl.estimator.fitted import Fitted
-    from graphcl.exporting.card import check_card, write_card
+    from graphcl.exporting.card import CONFIG_JSON, write_card
     from graphcl.exporting.program import KINDS, write_program
 
     known = (*KINDS, "card")
@@ -25,7 +25,8 @@ def export_run(
     require(to == "card" or licence is None, "export", option("licence"), of_card, licence)
     target = Path(out or (to if to == "card" else f"model{KINDS[to]}"))
     if to == "card":
-        check_card(target, overwrite=overwrite)
+        what = "folder of a model card"
+        check_new_folder(target, what, CONFIG_JSON, RunError, overwrite=overwrite)
         write_card(target, run, licence=licence or "unknown")
     else:
         check_new_file(target, (KINDS[to],), RunError, overwrite=overwrite)

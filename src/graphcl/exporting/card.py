@@ -10,9 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from graphcl.errors import RunError, counted, option, require
+from graphcl.errors import counted, option, require
 from graphcl.estimator.fitted import Fitted
-from graphcl.files.atomic import check_new_folder, whole_folder
+from graphcl.files.atomic import whole_folder
 from graphcl.graphs.scaling import ColumnScaling
 from graphcl.runs import files as runs
 from graphcl.runs.results import read_result
@@ -21,11 +21,6 @@ from graphcl.version import package_version
 
 CARD, CONFIG_JSON = "README.md", "config.json"
 SCORES = ("accuracy", "roc_auc", "micro_f1", "macro_f1")
-
-
-def check_card(path: Path, *, overwrite: bool) -> None:
-    """Refuses a folder before any work is done for it."""
-    check_new_folder(path, "folder of a model card", CONFIG_JSON, RunError, overwrite=overwrite)
 
 
 def write_card(path: Path, run: Path, *, licence: str = "unknown") -> None:

@@ -25,29 +25,62 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from graphcl.encoders import Layer, LayeredEncoder, stated_layers
-from graphcl.errors import MissingExtraError, ParameterError, RunError, option
+from graphcl.encoders import LayeredEncoder, stated_layers
+from graphcl.errors import ParameterError, RunError, import_extra, option
 from graphcl.estimator.fitted import Fitted
 from graphcl.files.atomic import whole_file
 from graphcl.graphs.filling import filling_order
 from graphcl.graphs.relation import Key
 from graphcl.graphs.scaling import ColumnScaling, TableScaling
-from graphcl.graphs.schema import Direction, Schema
+from graphcl.graphs.schema import Schema
 
 KINDS = {"onnx": ".onnx", "torch": ".pt2"}
 
 
 class Edges(NamedTuple):
-    """The edges of a relation, as tensors: both ends, weights, and vectors if there are any."""
+    """The edges of a relation as plain tensors; a layer pools along them as along an `Adjacency`.
+
+    Attributes:
+        ends: senders above receivers.
+        weight: of each edge.
+        sizes: the numbers of nodes at both ends.
+        within: whether both ends are of one type: a node is then in its own mean.
+        features: vectors of the edges, if there are any.
+    """
 
     ends: Tensor
     weight: Tensor
-    vectors: Tensor | None = None
+    sizes: tuple[int, int]
+    within: bool
+    features: Tensor | None = None
 
-    def toward(self, direction: Direction) -> tuple[Tensor, Tensor]:
-        """Returns senders and receivers."""
-        first, second = self.ends[0], self.ends[1]
-        return (second, first) if direction.backwards else (first, second)
+    def toward(self, backwards: bool) -> "Edges":
+        """Returns the edges in one direction."""
+        return self._replace(ends=self.ends.flip(0), sizes=self.sizes[::-1]) if backwards else self
+
+    def sums(self, values: Tensor) -> Tensor:
+        """Returns the sum of the edges' values at each receiver, ``[receivers, width]``."""
+        return _sums(values, self.ends[1], self.sizes[1])
+
+    def _self_weight(self) -> tuple[Tensor, Tensor]:
+        """Returns what a node weighs, as its mean edge or 1 if it has none, and all together."""
+        weight = self.weight[:, None]
+        total, count = self.sums(weight), self.sums(torch.ones_like(weight))
+        if not self.within:
+            return torch.zeros_like(total), _or_one(total)
+        own = torch.where(count > 0, total / count.clamp(min=1), torch.ones_like(total))
+        return own, total + own
+
+    def pool(self, h: Tensor) -> Tensor:
+        """Returns each receiver's mean over its senders and, within a type, itself."""
+        own, total = self._self_weight()
+        around = self.sums(h[self.ends[0]] * self.weight[:, None])
+        return (around + h * own if self.within else around) / total
+
+    def edge_mean(self, _: Any = None) -> Tensor:
+        """Returns the same mean of the edges' vectors; that of the node itself is zero."""
+        assert self.features is not None
+        return self.sums(self.features * self.weight[:, None]) / self._self_weight()[1]
 
 
 class GraphProgram(nn.Module):
@@ -81,24 +114,19 @@ class GraphProgram(nn.Module):
     def forward(self, *given: Tensor) -> Any:
         """Returns the embeddings of the only type, ``[nodes, width]``, or of each in order."""
         tensors = dict(zip(self.inputs, given, strict=True))
-        edges: dict[Key, Edges] = {}
+        tables = {
+            key: tensors[name] for name, (key, _) in self.inputs.items() if key in self._types
+        }
+        edges: dict[Key, Any] = {}
         for relation, scale in zip(self.schema.relations, self.edge_scales, strict=True):
-            own = [tensors[name] for name, (key, _) in self.inputs.items() if key == relation.key]
-            edges[relation.key] = Edges(own[0], own[1], scale(own[2]) if own[2:] else None)
-        x = self._filled(
-            {key: tensors[name] for name, (key, _) in self.inputs.items() if key in self._types},
-            edges,
-        )
-        h: dict[str, Any] = dict(self.encoder.start(x))
-        results: list[dict[str, Any]] = []
-        for level in self.encoder.levels():
-            h = {name: self._on_graph(level[name], name, h, edges) for name in h}
-            results.append(h)
-        found = []
-        for name, features in x.items():
-            part = self.encoder.part(name)
-            own_rows = [result[name] for result in results]
-            found.append(own_rows[-1] if part is None else part.join(features, own_rows))
+            key = relation.key
+            ends, weight, *vectors = (
+                tensors[name] for name, one in self.inputs.items() if one[0] == key
+            )
+            sizes = tables[key[0]].shape[0], tables[key[2]].shape[0]
+            features = scale(vectors[0]) if vectors else None
+            edges[key] = Edges(ends, weight, sizes, key[0] == key[2], features)
+        found = list(self.encoder.embedding(self._filled(tables, edges), edges).values())
         if self._turned:
             turn: Any = self
             found = [z @ turn.alignment_rotation + turn.alignment_shift for z in found]
@@ -110,7 +138,6 @@ class GraphProgram(nn.Module):
 
     def _filled(self, x: Mapping[str, Tensor], edges: Mapping[Key, Edges]) -> dict[str, Tensor]:
         """Returns scaled features for all types, as `graphcl.graphs.filling` gives them."""
-        sizes = {name: table.shape[0] for name, table in x.items()}
         done: dict[str, Tensor] = {}
         for one, scale in zip(self.schema.types, self.scales, strict=True):
             if one.filled == "given":
@@ -118,63 +145,21 @@ class GraphProgram(nn.Module):
         for name, how, directions in filling_order(self.schema):
             blocks = []
             for direction in directions:
-                along = edges[direction.relation]
-                senders, receivers = along.toward(direction)
-                ones = torch.ones_like(along.weight)[:, None]
+                along = edges[direction.relation].toward(direction.backwards)
+                senders, weight = along.ends[0], along.weight[:, None]
+                ones = torch.ones_like(weight)
                 if how == "neighbours":
-                    total = _sums(along.weight[:, None], receivers, sizes[name])
-                    sent = done[direction.sender][senders] * along.weight[:, None]
-                    blocks.append(_sums(sent, receivers, sizes[name]) / _or_one(total))
+                    sent = along.sums(done[direction.sender][senders] * weight)
+                    blocks.append(sent / _or_one(along.sums(weight)))
                 else:
-                    received = _sums(ones, receivers, sizes[name])
-                    sent = torch.log1p(_sums(ones, senders, sizes[direction.sender]))
-                    around = _sums(sent[senders], receivers, sizes[name])
+                    received = along.sums(ones)
+                    sent = torch.log1p(_sums(ones, senders, along.sizes[0]))
+                    around = along.sums(sent[senders])
                     blocks += [torch.log1p(received), around / received.clamp(min=1)]
             table = torch.cat(blocks, 1) if blocks else torch.ones_like(x[name][:, :1])
             scaled = self.scales[self._types[name]](table) if how == "structure" else table
             done[name] = scaled
         return {name: done[name] for name in x}
-
-    def _on_graph(
-        self, layer: Layer, name: str, h: Mapping[str, Tensor], edges: Mapping[Key, Edges]
-    ) -> Tensor:
-        """Returns a layer's result for the nodes of a type; it pools where rows are narrower."""
-        block = None if layer.own is None else h[name] @ layer.own
-        for message in layer.received:
-            inputs, outputs = message.pooled.shape
-            sender, along = h[message.direction.sender], edges[message.direction.relation]
-            own = h[name] if message.direction.sender == name else None
-            if inputs <= outputs:
-                mean = _mean(sender, own, along, message, h[name].shape[0])
-                term = mean @ message.pooled
-            else:
-                moved = sender @ message.pooled
-                of_own = None if own is None else own @ message.pooled
-                term = _mean(moved, of_own, along, message, h[name].shape[0])
-            block = term if block is None else block + term
-        assert block is not None
-        return layer.finish(block)
-
-
-def _mean(h: Tensor, own: Tensor | None, along: Edges, message: Any, nodes: int) -> Tensor:
-    """Returns the mean over senders, with the node itself within a type, and the edges' vectors.
-
-    A node weighs in its own mean as much as its mean neighbour; alone it weighs 1. `h` may have
-    been multiplied by the message's matrix already; the edges' vectors then are, too.
-    """
-    senders, receivers = along.toward(message.direction)
-    weight = along.weight[:, None]
-    total = _sums(weight, receivers, nodes)
-    around = _sums(h[senders] * weight, receivers, nodes)
-    if message.edges is not None and along.vectors is not None:
-        matrix = message.edges if h.shape[1] == message.edges.shape[1] else None
-        into = message.edges @ message.pooled if matrix is None else matrix
-        around = around + _sums(along.vectors * weight, receivers, nodes) @ into
-    if own is None:
-        return around / _or_one(total)
-    count = _sums(torch.ones_like(weight), receivers, nodes)
-    itself = torch.where(count > 0, total / count.clamp(min=1), torch.ones_like(total))
-    return (around + own * itself) / (total + itself)
 
 
 class Scale(nn.Module):
@@ -309,11 +294,7 @@ def write_program(path: Path, kind: str, fitted: Fitted) -> list[str]:
 
 
 def _onnx(program: torch.export.ExportedProgram, inputs: list[str], outputs: list[str]) -> bytes:
-    try:
-        import onnx  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError("an ONNX file", "export") from error
+    import_extra("onnx", "onnxscript", feature="an ONNX file", extra="export")
     with torch.no_grad(), _quiet():
         found: Any = torch.onnx.export(
             program, (), input_names=inputs, output_names=outputs, dynamo=True, verbose=False

@@ -8,7 +8,6 @@ vectors in memory by nature. Every output appears whole or not at all.
 import csv
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import MissingExtraError, RunError, option
+from graphcl.errors import RunError, import_extra, option
 from graphcl.evaluation.nearest import empty_index, unit_rows
 from graphcl.files.atomic import check_new_file, check_new_folder, whole_file, whole_folder
 from graphcl.store.columns import Names
@@ -26,13 +25,9 @@ BATCH_ROWS = 1 << 16
 SHARD_ROWS = 1 << 20  # rows of a Parquet shard
 _CSV_ROWS = 4096  # formatted at a time
 ABOUT, IDS, TABLE = "vectors.json", "ids.parquet", "embeddings"
+ARROW = "arrow"
 Batches = Iterator[Any]  # of pyarrow.RecordBatch, one at least
 Ids = npt.NDArray[Any] | Names | None
-
-
-def check_embeddings_file(path: Path, *, overwrite: bool) -> None:
-    """Refuses an output file before any work is done for it."""
-    check_new_file(path, SUFFIXES, RunError, overwrite=overwrite)
 
 
 def write_embeddings(
@@ -81,19 +76,6 @@ def _write_csv(
                 writer.writerow([name, *kind, *numbers])
 
 
-@dataclass(frozen=True)
-class Sink:
-    """A kind of output.
-
-    Attributes:
-        write: writes batches to a path that is not there yet.
-        folder: whether the output is a folder, not a file.
-    """
-
-    write: Callable[[Path, Batches, int], None]
-    folder: bool = True
-
-
 def batches(
     z: npt.NDArray[np.float32],
     node_ids: Ids,
@@ -127,17 +109,17 @@ def batches(
 
 
 def check_vectors(path: Path, kind: str, *, overwrite: bool) -> None:
-    """Refuses an output before any work is done for it.
+    """Refuses an output before any work is done for it; without a kind, its suffix says what it is.
 
     Raises:
         RunError: something is there, or no such kind is known.
     """
-    if kind not in SINKS:
+    if kind and kind not in SINKS:
         raise RunError(f"embed: {option('to')} must be {', '.join(SINKS)}; got {kind!r}")
-    if SINKS[kind].folder:
-        check_new_folder(path, "folder of vectors", ABOUT, RunError, overwrite=overwrite)
+    if kind in ("", ARROW):
+        check_new_file(path, (f".{ARROW}",) if kind else SUFFIXES, RunError, overwrite=overwrite)
     else:
-        check_new_file(path, (".arrow",), RunError, overwrite=overwrite)
+        check_new_folder(path, "folder of vectors", ABOUT, RunError, overwrite=overwrite)
 
 
 def write_vectors(path: Path, kind: str, stream: Batches, *, dim: int) -> int:
@@ -153,13 +135,12 @@ def write_vectors(path: Path, kind: str, stream: Batches, *, dim: int) -> int:
             written += batch.num_rows
             yield batch
 
-    sink = SINKS[kind]
-    if not sink.folder:
+    if kind == ARROW:
         with whole_file(path) as staging:
-            sink.write(staging, counted(), dim)
+            SINKS[kind](staging, counted(), dim)
         return written
     with whole_folder(path) as folder:
-        sink.write(folder, counted(), dim)
+        SINKS[kind](folder, counted(), dim)
         about = {"kind": kind, "rows": written, "dim": dim}
         (folder / ABOUT).write_text(json.dumps(about) + "\n")
     return written
@@ -193,10 +174,7 @@ def _write_parquet(folder: Path, stream: Batches, _: int) -> None:
 
 def _write_faiss(folder: Path, stream: Batches, dim: int) -> None:
     """Writes an exact index of rows of length 1, whose inner products are cosines."""
-    try:
-        import faiss
-    except ImportError as error:
-        raise MissingExtraError("a FAISS index", "vectors") from error
+    faiss = import_extra("faiss", feature="a FAISS index", extra="vectors")
     index = faiss.IndexFlatIP(dim)
     for batch in _with_ids(folder, stream):
         index.add(unit_rows(vectors_of(batch)))
@@ -212,10 +190,7 @@ def _write_usearch(folder: Path, stream: Batches, dim: int) -> None:
 
 
 def _write_lancedb(folder: Path, stream: Batches, _: int) -> None:
-    try:
-        import lancedb
-    except ImportError as error:
-        raise MissingExtraError("a LanceDB table", "vectors") from error
+    lancedb = import_extra("lancedb", feature="a LanceDB table", extra="vectors")
     first = next(stream)
     every = chain([first], stream)
     reader = _arrow().RecordBatchReader.from_batches(first.schema, every)
@@ -239,12 +214,7 @@ def vectors_of(batch: Any) -> npt.NDArray[np.float32]:
 
 
 def _arrow() -> Any:
-    try:
-        import pyarrow
-        import pyarrow.ipc
-    except ImportError as error:
-        raise MissingExtraError("record batches", "parquet") from error
-    return pyarrow
+    return import_extra("pyarrow", "pyarrow.ipc", feature="record batches", extra="parquet")
 
 
 def _parquet() -> Any:
@@ -254,10 +224,11 @@ def _parquet() -> Any:
     return pyarrow.parquet.ParquetWriter
 
 
-SINKS = {
-    "parquet": Sink(_write_parquet),
-    "arrow": Sink(_write_arrow, folder=False),
-    "faiss": Sink(_write_faiss),
-    "usearch": Sink(_write_usearch),
-    "lancedb": Sink(_write_lancedb),
+# What writes batches to a path that is not there yet: a folder, or a file of Arrow's.
+SINKS: dict[str, Callable[[Path, Batches, int], None]] = {
+    "parquet": _write_parquet,
+    ARROW: _write_arrow,
+    "faiss": _write_faiss,
+    "usearch": _write_usearch,
+    "lancedb": _write_lancedb,
 }

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from graphcl.errors import InvalidInputError, MissingExtraError, counted
+from graphcl.errors import InvalidInputError, counted, import_extra
 from graphcl.files.atomic import check_new_file, whole_file
 
 SUFFIXES = (".parquet", ".csv", ".json")
@@ -45,10 +45,8 @@ class Answer:
         Raises:
             MissingExtraError: pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError as error:
-            raise MissingExtraError(f"{type(self).__name__}.to_pandas", "pandas") from error
+        name = f"{type(self).__name__}.to_pandas"
+        pandas = import_extra("pandas", feature=name, extra="pandas")
         return pandas.DataFrame({name: _plain(one) for name, one in self.columns().items()})
 
     def __repr__(self) -> str:
@@ -125,11 +123,8 @@ def write_records(path: Path, columns: Columns) -> None:
 
 
 def _write_parquet(path: Path, columns: Columns) -> None:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingExtraError("writing .parquet", "parquet") from error
+    arrow = ("pyarrow", "pyarrow.parquet")
+    pyarrow = import_extra(*arrow, feature="writing .parquet", extra="parquet")
     writer = None
     kinds = {name: _kind(values) for name, values in columns.items()}
     try:
@@ -262,11 +257,8 @@ def _rows(path: Path, error: type[InvalidInputError]) -> tuple[list[str], list[S
 
 
 def _parquet(path: Path, error: type[InvalidInputError]) -> tuple[list[str], list[Sequence[Any]]]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as problem:
-        raise MissingExtraError("reading .parquet", "parquet") from problem
+    arrow = ("pyarrow", "pyarrow.parquet")
+    pyarrow = import_extra(*arrow, feature="reading .parquet", extra="parquet")
     try:
         table = pyarrow.parquet.read_table(path)
         return table.column_names, [column.to_pylist() for column in table.columns]

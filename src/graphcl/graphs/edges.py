@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.errors import GraphError, suggestion
+from graphcl.errors import GraphError, check_keys, check_known
 from graphcl.graphs import interchange, validation
 
 IntArray = npt.NDArray[np.int64]
@@ -41,11 +41,10 @@ def checked_relation(key: Any, given: Any, sizes: Mapping[str, int]) -> tuple[An
     source, name, target = map(str, key)
     where = f"relation {source}:{name}:{target}"
     for end in (source, target):
-        if end not in sizes:
-            near = suggestion(end, sizes)
-            raise GraphError(f"{where}: no type {end!r}; the types: {', '.join(sizes)}{near}")
+        what = f"{where}: no type"
+        check_known(end, sizes, what=what, listed="the types:", error=GraphError)
     about: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {"edge_index": given}
-    interchange.check_keys(about, _KEYS, where)
+    check_keys(about, _KEYS, where=where, error=GraphError)
     if about.get("edge_index") is None:
         raise GraphError(f"{where}: edge_index is not given")
     ends = (source, sizes[source]), (target, sizes[target])

@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse
 
-from graphcl.errors import GraphError, StoreError, counted, suggestion
+from graphcl.errors import GraphError, StoreError, check_known, counted, suggestion
 from graphcl.graphs import interchange, validation
 from graphcl.graphs.edges import Edges, checked_edges, checked_relation
 from graphcl.graphs.nodes import Nodes
@@ -414,10 +414,8 @@ class Graph(NoArray):
         Raises:
             GraphError: there is no such type.
         """
-        if name not in self.nodes:
-            known = ", ".join(self.nodes)
-            near = suggestion(name, self.nodes)
-            raise GraphError(f"{self.name}: no type {name!r}; its types: {known}{near}")
+        what = f"{self.name}: no type"
+        check_known(name, self.nodes, what=what, listed="its types:", error=GraphError)
         return self.nodes[name]
 
     def relation(self, name: str) -> Relation:

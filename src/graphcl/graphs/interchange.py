@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.errors import GraphError, MissingExtraError, suggestion
+from graphcl.errors import GraphError, import_extra
 
 if TYPE_CHECKING:
     import torch
@@ -94,14 +94,6 @@ def to_csr(value: Any) -> scipy.sparse.csr_array:
     csr.sum_duplicates()
     csr.eliminate_zeros()
     return csr
-
-
-def check_keys(about: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
-    """Refuses a key that is not known, and suggests one."""
-    for key in about:
-        if key not in known:
-            near = suggestion(key, known) or f"; known: {', '.join(known)}"
-            raise GraphError(f"{where}: unknown key {key!r}{near}")
 
 
 def arrays_from_scipy(adjacency: Any) -> Arrays:
@@ -216,10 +208,7 @@ def arrays_from_networkx(
     Without `node_type`, `relation` and `edge_features` it has one relation, whatever the keys of
     its edges are. Nodes keep their order.
     """
-    try:
-        import networkx
-    except ImportError as error:
-        raise MissingExtraError("Graph.from_networkx", "networkx") from error
+    networkx = import_extra("networkx", feature="Graph.from_networkx", extra="networkx")
     if not isinstance(graph, networkx.Graph):
         raise GraphError(f"from_networkx: expected a networkx graph; got {_kind(graph)}")
     plain = node_type is None and relation is None and edge_features is None

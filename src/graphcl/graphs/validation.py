@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.errors import GraphError
-from graphcl.graphs.interchange import check_keys, is_sparse, to_csr, to_numpy
+from graphcl.errors import GraphError, check_keys
+from graphcl.graphs.interchange import is_sparse, to_csr, to_numpy
 from graphcl.store.columns import rows_of
 from graphcl.store.header import MASKS
 
@@ -50,7 +50,7 @@ def node_fields(name: str, given: Any) -> dict[str, Any]:
         about = {"num_nodes": given}
     about = {key: value for key, value in about.items() if value is not None}
     where = f"type {name!r}"
-    check_keys(about, _KEYS, where)
+    check_keys(about, _KEYS, where=where, error=GraphError)
     if about.get("num_nodes") == 0 or getattr(about.get("x"), "shape", (1,))[:1] == (0,):
         raise GraphError(f"{where}: zero nodes; leave the type and its relations out")
     try:

@@ -30,7 +30,7 @@ def elu_(h: Tensor) -> Tensor:
 
     On a CPU it computes max(h, exp(min(h, 0)) − 1), whose error is at most one rounding of 1.
     """
-    if h.device.type != "cpu":
+    if h.device.type != "cpu" or torch.compiler.is_exporting():
         return elu(h, inplace=True)
     flat = h.view(-1)
     room = flat.new_empty(min(BLOCK_ELEMENTS, len(flat)))

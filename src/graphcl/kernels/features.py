@@ -131,6 +131,8 @@ class _SparseLinear(torch.autograd.Function):
 
 def product(h: Tensor, weight: Tensor) -> Tensor:
     """Returns ``h @ weight``; the result and the gradient of `h` are allocated by `empty`."""
+    if torch.compiler.is_exporting():
+        return h @ weight
     return cast("Tensor", _Product.apply(h, weight))  # type: ignore[no-untyped-call]
 
 

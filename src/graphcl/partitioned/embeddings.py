@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import GraphCLError, MissingExtraError, RunError
+from graphcl.errors import GraphCLError, RunError, import_extra
 from graphcl.files.arrays import map_npy, regular_size
 from graphcl.files.text import check_fields
 from graphcl.store.columns import Names
@@ -247,11 +247,8 @@ class _ParquetShard:
     """A Parquet file, of which one group of rows is held."""
 
     def __init__(self, path: Path, shape: tuple[int, int]) -> None:
-        try:
-            import pyarrow
-            import pyarrow.parquet
-        except ImportError as error:
-            raise MissingExtraError("reading .parquet", "parquet") from error
+        arrow = ("pyarrow", "pyarrow.parquet")
+        pyarrow = import_extra(*arrow, feature="reading .parquet", extra="parquet")
         self._path, self._dim = path, shape[1]
         self._failures = (pyarrow.ArrowException, OSError)
         try:

@@ -8,7 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Self
 
-from graphcl.errors import ParameterError, RecipeError, suggestion, typed
+from graphcl.errors import ParameterError, RecipeError, check_keys, suggestion, typed
 from graphcl.files.text import format_toml, read_text
 from graphcl.registry import ENCODERS, LOSSES, PERTURBATIONS
 from graphcl.settings import ENCODER_OPTIONS, WITH_OPTIONS, check_setting
@@ -95,7 +95,7 @@ class Recipe:
     overrides: str = "none"
 
     def __init__(self, base: "str | Path | Recipe" = "default", **changes: Any) -> None:
-        check_keys(changes, where="recipe")
+        check_keys(changes, recipe_keys(), where="recipe", error=RecipeError)
         if "epochs" in changes:
             changes = {"steps": 0, **changes}
         if "encoder" in changes and changes["encoder"] not in WITH_OPTIONS:
@@ -148,7 +148,7 @@ class Recipe:
             RecipeError: a key is missing or unknown; `where` names the source in the message.
             ParameterError: a value is of the wrong type or breaks its constraint.
         """
-        check_keys(values, where=where)
+        check_keys(values, recipe_keys(), where=where, error=RecipeError)
         needed = [one.name for one in fields(cls) if one.default is MISSING]
         missing = [key for key in needed if key not in values]
         if missing:
@@ -163,7 +163,7 @@ class Recipe:
 
     def with_texts(self, **values: Any) -> Self:
         """Does as `replace`, and reads texts, such as a command line's, as the key's type."""
-        check_keys(values, where="recipe")
+        check_keys(values, recipe_keys(), where="recipe", error=RecipeError)
         kinds = Recipe.__annotations__
         return self.replace(
             **{
@@ -235,15 +235,6 @@ def load_recipe(recipe: str | Path | Recipe) -> Recipe:
     if not isinstance(table, dict):
         raise RecipeError(f"recipe {name}: [recipe] must be a table; got {table!r}")
     return Recipe.from_mapping(table, where=f"recipe {name}")
-
-
-def check_keys(values: Mapping[str, Any], *, where: str) -> None:
-    """Refuses a key that no recipe has, and names the nearest."""
-    known = recipe_keys()
-    for key in values:
-        if key not in known:
-            near = suggestion(key, known) or f"; known: {', '.join(known)}"
-            raise RecipeError(f"{where}: unknown key {key!r}{near}")
 
 
 KINDS: dict[str, Any] = {"edge_drop": float, "feature_drop": float, "fan_out": int}

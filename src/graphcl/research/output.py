@@ -187,7 +187,7 @@ def new_figure(
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    matplotlib = import_extra("matplotlib.figure", "a plot", "plot")
+    matplotlib = import_extra("matplotlib.figure", feature="a plot", extra="plot")
     figure = matplotlib.Figure(figsize=(width, height), facecolor="white", layout="constrained")
     axes = figure.subplots(lines, panels // lines, squeeze=False).flat
     return figure, list(axes)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from graphcl.datasets import CATALOGUE, FIGURES, figures, load_dataset
-from graphcl.errors import DatasetError, ParameterError, option, suggestion
+from graphcl.errors import DatasetError, ParameterError, check_known, option
 from graphcl.graphs.collection import GraphCollection
 from graphcl.research.output import Report, Table
 from graphcl.research.rows import Job, Json, Progress, Row, Scoring, execute, key_of, latest
@@ -127,9 +127,7 @@ def check_datasets(names: Iterable[str]) -> list[str]:
     """Returns names of datasets in lower case, once each; raises a `DatasetError` for others."""
     keys = [name.lower() for name in names]
     for key in keys:
-        if key not in CATALOGUE:
-            near = suggestion(key, CATALOGUE)
-            raise DatasetError(f"unknown dataset {key!r}; known: {', '.join(CATALOGUE)}{near}")
+        check_known(key, CATALOGUE, what="unknown dataset", error=DatasetError)
     return list(dict.fromkeys(keys))
 
 

@@ -15,7 +15,7 @@ import torch
 
 from graphcl.datasets import CATALOGUE, load_dataset
 from graphcl.devices import device_name, peak_memory_bytes, reset_peak_memory
-from graphcl.errors import GraphError, ParameterError, TrainingError, suggestion
+from graphcl.errors import GraphError, ParameterError, TrainingError, check_known
 from graphcl.evaluation.failure import majority_sign
 from graphcl.evaluation.probe import linear_probe
 from graphcl.evaluation.splits import over_splits, score_predictions
@@ -65,9 +65,7 @@ class Trial(NamedTuple):
 
 def find_system(name: str) -> System:
     """Returns a system by name; the error for an unknown one lists all and the nearest."""
-    if name not in SYSTEMS:
-        known = ", ".join(SYSTEMS)
-        raise ParameterError(f"unknown method {name!r}; known: {known}{suggestion(name, SYSTEMS)}")
+    check_known(name, SYSTEMS, what="unknown method", error=ParameterError)
     return SYSTEMS[name]
 
 

@@ -179,7 +179,7 @@ def tune(
         RunError: the folder contains trials of another search, or every trial failed.
         MissingExtraError: Optuna is not installed.
     """
-    optuna = import_extra("optuna", "graphcl tune", "tune")
+    optuna = import_extra("optuna", feature="graphcl tune", extra="tune")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     path = search.path
     known: list[SearchTrial] = [*rows.read(path)]

@@ -14,14 +14,14 @@ import json
 import secrets
 import shlex
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphcl.errors import RunError, is_command, option
-from graphcl.files.arrays import check_tensors, map_npy, read_tensors
+from graphcl.files.arrays import map_npy
 from graphcl.files.atomic import check_new_folder, whole_folder, write_whole
 from graphcl.files.patched import has_table, map_table
 from graphcl.files.text import format_toml, read_text
@@ -165,13 +165,19 @@ def read_object(path: Path) -> dict[str, Any]:
     """
     if not path.exists():
         return {}
-    try:
-        found = json.loads(read_text(path, RunError))
-    except (ValueError, RecursionError) as error:
-        raise RunError(f"{path}: damaged ({error})") from None
+    found = _parsed(path, json.loads)
     if not isinstance(found, dict):
         raise RunError(f"{path}: does not hold a JSON object")
     return found
+
+
+def _parsed(path: Path, parse: Callable[[str], Any], wrong: str = "damaged", **limit: int) -> Any:
+    """Returns what is in a file of a run; an error says what is wrong with the file."""
+    text = read_text(path, RunError, **limit)
+    try:
+        return parse(text)
+    except (ValueError, RecursionError) as error:  # also a number of too many digits
+        raise RunError(f"{path}: {wrong} ({error})") from None
 
 
 def read_config(run: Path, *, baselines: bool = False) -> RunConfig:
@@ -183,14 +189,9 @@ def read_config(run: Path, *, baselines: bool = False) -> RunConfig:
     if not run.is_dir():
         raise RunError(f"{run}: no such run")
     where = run / CONFIG
-    try:
-        config = tomllib.loads(read_text(where, RunError))
-    except FileNotFoundError:
-        raise RunError(f"{run}: not a run (it has no {CONFIG})") from None
-    except RunError:
-        raise
-    except (ValueError, RecursionError) as error:  # also a number of too many digits
-        raise RunError(f"{where}: not TOML ({error})") from None
+    if not where.is_file():
+        raise RunError(f"{run}: not a run (it has no {CONFIG})")
+    config = _parsed(where, tomllib.loads, "not TOML")
     wanted = ("method", "settings", "run") if "method" in config else ("recipe", "run")
     if not all(isinstance(config.get(table), dict) for table in wanted):
         tables = " and ".join(f"[{table}]" for table in wanted)
@@ -198,8 +199,8 @@ def read_config(run: Path, *, baselines: bool = False) -> RunConfig:
     about, method = config["run"], str(config.get("method", {}).get("name", ""))
     if "method" in config and not baselines:
         raise RunError(f"{run}: a run of the baseline {method!r}; this needs a run of GraphCL")
-    if about.get("format") != FORMAT:
-        found = about.get("format")
+    found = about.get("format")
+    if found != FORMAT:
         raise RunError(f"{run}: run format {found!r}; this version reads format {FORMAT}")
     for key in ("seed", "num_features"):
         if key in about and type(about[key]) is not int:
@@ -220,39 +221,17 @@ def read_config(run: Path, *, baselines: bool = False) -> RunConfig:
     )
 
 
-def _model(run: Path) -> Path:
+def model_file(run: Path) -> Path:
+    """Returns the file with the weights of a run, which must be there."""
     path = run / MODEL
     if not path.exists():
         raise RunError(f"{run}: has no {MODEL}; was the training interrupted?")
     return path
 
 
-def read_weights(run: Path) -> "dict[str, Tensor]":
-    """Returns the weights of a run."""
-    return read_tensors(_model(run))
-
-
-def read_scaling(run: Path) -> "dict[str, Tensor]":
-    """Returns the statistics by which a run scales features, not yet checked."""
-    try:
-        return read_tensors(run / SCALING)
-    except FileNotFoundError:
-        raise RunError(f"{run / SCALING}: missing; the run scales features by it") from None
-
-
-def read_alignment(run: Path) -> "dict[str, Tensor] | None":
-    """Returns the tensors by which a run turns its embeddings, not yet checked; or None."""
-    return read_tensors(run / ALIGNMENT) if (run / ALIGNMENT).exists() else None
-
-
-def weights_bytes(run: Path) -> int:
-    """Returns the size of a run's weights, their header checked."""
-    return check_tensors(_model(run))
-
-
 def weights_digest(run: Path) -> str:
     """Returns the checksum of a run's weights, by which embeddings say what made them."""
-    with _model(run).open("rb") as file:
+    with model_file(run).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -261,13 +240,10 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
     path = run / METRICS
     if not path.exists():
         return []
-    try:
-        text = read_text(path, RunError, limit=METRICS_BYTES)
-        return [json.loads(line) for line in text.splitlines()]
-    except RunError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise RunError(f"{path}: damaged ({error})") from None
+    found: list[dict[str, Any]] = _parsed(
+        path, lambda text: [json.loads(line) for line in text.splitlines()], limit=METRICS_BYTES
+    )
+    return found
 
 
 def read_embeddings(run: Path) -> Any:

@@ -14,7 +14,7 @@ torch.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import RunError, suggestion
+from graphcl.errors import RunError, check_known
 from graphcl.files.arrays import read_npz
 from graphcl.files.atomic import whole_file
 from graphcl.graphs.nodes import Nodes
-from graphcl.graphs.relation import NODE
+from graphcl.graphs.relation import NODE, Key
 from graphcl.runs import files as runs
 from graphcl.runs import versions
 from graphcl.store.columns import Names
@@ -89,9 +89,7 @@ def type_folder(run: Path, name: str | None) -> Path:
         return run
     if not names:
         raise RunError(f"{run}: was trained on a plain graph, which has no types; got {name!r}")
-    if name not in names:
-        near = suggestion(name, names)
-        raise RunError(f"{run}: no type {name!r}; its types: {', '.join(names)}{near}")
+    check_known(name, names, what=f"{run}: no type", listed="its types:", error=RunError)
     return run / TYPES / _folder(names.index(name), name)
 
 
@@ -121,17 +119,17 @@ def write_types(folder: Path, graph: "Graph | GraphCollection", z: Any) -> None:
         write_nodes(own, describe_nodes(graph, name))
     if hasattr(graph, "graphs"):  # several graphs come from no table
         return
-    typed = bool(run_types(folder))
-    prepared = {
-        type_folder(folder, name if typed else None): one.preparation
-        for name, one in graph.nodes.items()
-    }
-    for place, relation in enumerate(graph.relations.values()):
-        prepared[relation_folder(folder, place, relation.name)] = relation.preparation
-    for own, preparation in prepared.items():
-        if preparation is not None:
+    tables: list[Any] = [*graph.nodes.values(), *graph.relations.values()]
+    for own, one in zip(_folders(folder, [*graph.relations]), tables, strict=True):
+        if one.preparation is not None:
             own.mkdir(parents=True, exist_ok=True)
-            write_preparation(own, preparation)
+            write_preparation(own, one.preparation)
+
+
+def _folders(run: Path, relations: Sequence[Key]) -> list[Path]:
+    """Returns the folders of all types, then those of relations."""
+    listed = [relation_folder(run, place, key[1]) for place, key in enumerate(relations)]
+    return [*([type_folder(run, name) for name in run_types(run)] or [run]), *listed]
 
 
 def write_parted_types(folder: Path, parts: Path) -> None:
@@ -141,17 +139,14 @@ def write_parted_types(folder: Path, parts: Path) -> None:
     """
     from graphcl.tabular.preparation import read_preparation, write_preparation
 
-    folders = [type_folder(folder, name) for name in run_types(folder)] or [folder]
-    places = {parts / nodes_name(place): own for place, own in enumerate(folders)}
-    for own in places.values():
-        own.mkdir(parents=True, exist_ok=True)
-    for place, relation in enumerate(runs.read_schema(folder).get("relations", [])):
-        own = relation_folder(folder, place, relation["name"])
-        places[parts / edges_name(place)] = own
-    for source, own in places.items():
+    store = read_store(parts)
+    relations = [] if store.is_plain else [*store.relations]
+    sources = [parts / nodes_name(place) for place in range(len(store.types))]
+    sources += [parts / edges_name(place) for place in range(len(relations))]
+    for source, own in zip(sources, _folders(folder, relations), strict=True):
         preparation = read_preparation(source)
+        own.mkdir(parents=True, exist_ok=True)
         if preparation is not None:
-            own.mkdir(parents=True, exist_ok=True)
             write_preparation(own, preparation)
 
 

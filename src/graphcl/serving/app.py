@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 import numpy as np
 
 from graphcl.arrays import Array
-from graphcl.errors import GraphCLError, MissingExtraError
+from graphcl.errors import GraphCLError, MissingExtraError, import_extra
 from graphcl.serving.middleware import COOKIE, LOGIN, Counts, Gate, as_json, error_response, ticket
 from graphcl.serving.pages import ADDRESSES, PageMaker, description_page, open_api
 from graphcl.serving.requests import ARROW, Asked, AskedError, Bounds, read_asked
@@ -448,11 +448,7 @@ def _as_json(answer: dict[str, Any], most: int) -> bytes:
 
 def _as_arrow(columns: Columns, ids: np.dtype[Any], most: int) -> bytes:
     """Returns a table as an Arrow stream; ids are of the graph's kind, as in JSON."""
-    try:
-        import pyarrow
-        import pyarrow.ipc
-    except ImportError as error:
-        raise MissingExtraError("Arrow answers", "serve") from error
+    pyarrow = import_extra("pyarrow", "pyarrow.ipc", feature="Arrow answers", extra="serve")
     kind = pyarrow.from_numpy_dtype(ids) if ids.kind in "iuf" else pyarrow.string()
     arrays = {}
     for name, values in columns.items():

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from graphcl.arrays import Array
-from graphcl.errors import GraphError, MissingExtraError, suggestion
+from graphcl.errors import GraphError, import_extra, suggestion
 
 try:
     import orjson
@@ -344,11 +344,7 @@ def _arrow(body: bytes, bounds: Bounds, most: int) -> dict[str, Any]:
     Columns are `id`; or `source`, `target`; or `features`, `neighbors`; or `neighbors` and those of
     the user's table.
     """
-    try:
-        import pyarrow
-        import pyarrow.ipc
-    except ImportError as error:
-        raise MissingExtraError("Arrow bodies", "serve") from error
+    pyarrow = import_extra("pyarrow", "pyarrow.ipc", feature="Arrow bodies", extra="serve")
     try:
         _refuse_packed(body, pyarrow)
         table = pyarrow.ipc.open_stream(io.BytesIO(body)).read_all()

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 import numpy.typing as npt
 
-from graphcl.errors import GraphError, MissingExtraError, option
+from graphcl.errors import GraphError, import_extra, option
 
 MEMORY_LIMIT = "1500MB"  # beyond it, DuckDB sorts and joins on disk
 BATCH_ROWS = 1 << 18
@@ -42,11 +42,8 @@ class Duck:
     """
 
     def __init__(self) -> None:
-        try:
-            import duckdb
-            import pyarrow  # noqa: F401 (batches leave DuckDB as Arrow)
-        except ImportError as error:
-            raise MissingExtraError("reading tables", "tables") from error
+        # Batches leave DuckDB as Arrow.
+        duckdb = import_extra("duckdb", "pyarrow", feature="reading tables", extra="tables")
         self._error: type[Exception] = duckdb.Error
         self._memory_error: type[Exception] = duckdb.OutOfMemoryException
         self._folder = tempfile.TemporaryDirectory(prefix="graphcl-tables-")

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.errors import GraphError, MissingExtraError
+from graphcl.errors import GraphError, import_extra
 from graphcl.files.arrays import read_npy, read_npz
 from graphcl.graphs import validation
 from graphcl.graphs.nodes import Nodes
@@ -95,11 +95,7 @@ def read_adjacency(path: Path) -> GraphTables:
 
 
 def _networkx(path: Path) -> Any:
-    try:
-        import networkx
-    except ImportError as error:
-        raise MissingExtraError(f"reading {path.name}", "networkx") from error
-    return networkx
+    return import_extra("networkx", feature=f"reading {path.name}", extra="networkx")
 
 
 def _open(path: Path) -> IO[bytes]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from graphcl.errors import GraphError, ParameterError, option, require, suggestion
+from graphcl.errors import GraphError, ParameterError, check_known, option, require, suggestion
 from graphcl.errors import counted as counted
 from graphcl.settings import LABEL_KINDS
 from graphcl.tabular.preparation import Preparation
@@ -406,11 +406,9 @@ def by_name(keyword: str, given: Any, known: Iterable[str]) -> list[tuple[str, A
     if isinstance(given, Mapping):
         for key, value in given.items():
             name = short_name(key if isinstance(key, str) else ":".join(map(str, key)))
-            if name not in names:
-                near = suggestion(name, names)
-                what = "relation" if keyword in OF_EDGES else "type"
-                unknown = f"no {what} {name!r}; the {what}s: {', '.join(names)}{near}"
-                raise GraphError(f"{option(keyword)}: {unknown}")
+            kind = "relation" if keyword in OF_EDGES else "type"
+            what, listed = f"{option(keyword)}: no {kind}", f"the {kind}s:"
+            check_known(name, names, what=what, listed=listed, error=GraphError)
             pairs.append((name, value))
     elif isinstance(given, str) or _are_texts(given):
         for text in (given,) if isinstance(given, str) else given:
@@ -507,12 +505,8 @@ def split_relation(name: str, types: Sequence[str]) -> tuple[tuple[str, ...], st
             "SOURCE:NAME:TARGET with the types"
         )
     for end in (parts[0], parts[2]):
-        if end not in types:
-            near = suggestion(end, types)
-            raise GraphError(
-                f"{option('edges', name, written=name)}: no type {end!r}; the types: "
-                f"{', '.join(types)}{near}"
-            )
+        what = f"{option('edges', name, written=name)}: no type"
+        check_known(end, types, what=what, listed="the types:", error=GraphError)
     return (parts[0], parts[2]), parts[1]
 
 

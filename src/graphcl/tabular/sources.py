@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from graphcl.errors import GraphError, option, suggestion
+from graphcl.errors import GraphError, check_known, option
 from graphcl.files.arrays import refuse_gzipped
 from graphcl.store.header import is_store
 from graphcl.tabular import graph_formats
@@ -334,9 +334,7 @@ def _choose_table(path: Path, table: str | None, listed: list[str], views: list[
     known = ", ".join(listed[:10])
     if table is None:
         raise GraphError(f"{path}: has several tables ({known}); name one: {path}:{listed[0]}")
-    if table not in listed:
-        near = suggestion(table, listed)
-        raise GraphError(f"{path}: has no table {table!r}; it has {known}{near}")
+    check_known(table, listed, what=f"{path}: has no table", listed="it has", error=GraphError)
     return table
 
 

@@ -43,7 +43,9 @@ class TrainingProgress:
         assert state is not None
         if state.done < state.total and state.seconds - self._last < self._every:
             return
-        more = f"  {traffic(metrics)}" if isinstance(metrics, PartedMetrics) else ""
+        more = ""
+        if isinstance(metrics, PartedMetrics):
+            more = f"  {traffic(metrics.sent_bytes, metrics.cache_hits)}"
         self._say(state, f"loss {metrics.loss:.4f}", more)
 
     def _say(self, state: TrainingState, loss: str, more: str = "") -> None:
@@ -69,10 +71,10 @@ def _pace(state: TrainingState) -> str:
     return f"{speed}  ETA {duration((state.total - state.done) / rate)}"
 
 
-def traffic(metrics: PartedMetrics) -> str:
+def traffic(sent_bytes: float, cache_hits: float | None) -> str:
     """Returns what travels between processes, in words."""
-    hits = "" if metrics.cache_hits is None else f", {metrics.cache_hits:.0%} of rows in the cache"
-    return f"{metrics.sent_bytes / 1e6:.2f} MB sent a step{hits}"
+    hits = "" if cache_hits is None else f", {cache_hits:.0%} of rows in the cache"
+    return f"{sent_bytes / 1e6:.2f} MB sent a step{hits}"
 
 
 class RowProgress:

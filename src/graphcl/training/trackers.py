@@ -84,7 +84,8 @@ def tensorboard_log(folder: Path) -> Iterator[OnEpoch]:
     Raises:
         MissingExtraError: TensorBoard is not installed.
     """
-    tensorboard = import_extra("torch.utils.tensorboard", "a TensorBoard log", "tensorboard")
+    of_log = {"feature": "a TensorBoard log", "extra": "tensorboard"}
+    tensorboard = import_extra("torch.utils.tensorboard", **of_log)
     began = time.time()
     with closing(tensorboard.SummaryWriter(str(folder), flush_secs=10)) as writer:
 
@@ -155,7 +156,7 @@ def _service_log(
 
 def _mlflow_log(title: str, settings: dict[str, Any]) -> AbstractContextManager[OnEpoch]:
     """Logs to MLflow, where and how its own environment variables say; settings are parameters."""
-    mlflow = import_extra("mlflow", "an MLflow log", "mlflow")
+    mlflow = import_extra("mlflow", feature="an MLflow log", extra="mlflow")
 
     def begin() -> None:
         mlflow.start_run(run_name=title)
@@ -171,7 +172,7 @@ def _mlflow_log(title: str, settings: dict[str, Any]) -> AbstractContextManager[
 
 def _wandb_log(title: str, settings: dict[str, Any]) -> AbstractContextManager[OnEpoch]:
     """Logs to Weights & Biases, where and how its own environment variables say."""
-    wandb = import_extra("wandb", "a log of Weights & Biases", "wandb")
+    wandb = import_extra("wandb", feature="a log of Weights & Biases", extra="wandb")
     return _service_log(
         "wandb",
         lambda: wandb.init(name=title, config=settings),

@@ -89,7 +89,7 @@ class DeepWalk(Checked):
         walks = random_walks(
             graph.indptr, indices, starts, length=self.length, seed=derive(seed, "walks")
         )
-        gensim = import_extra("gensim.models", "DeepWalk", "baselines")
+        gensim = import_extra("gensim.models", feature="DeepWalk", extra="baselines")
         model = gensim.Word2Vec(
             _Sentences(walks, on_epoch, self.epochs),
             vector_size=self.dim,
