@@ -56,7 +56,7 @@ class Registry(Collection[str]):
         return name in self._places or name in list(self)  # entry points are slow to list
 
     def __len__(self) -> int:
-        return len(list(self))
+        return sum(1 for _ in self)  # `list` would ask for the length
 
     def get(self, name: str) -> Any:
         """Returns the part called `name`.

@@ -110,7 +110,7 @@ def served(monkeypatch, *arguments):
         new = {"columns": {"age": 30, "city": "a"}, "neighbors": ["n1"]}
         answers["new"] = client.post("/embed", {"new": [new]}).json()["nodes"][0]
 
-    monkeypatch.setattr(serve_command, "_import_uvicorn", lambda: Uvicorn(ask))
+    monkeypatch.setattr(serve_command, "import_extra", lambda *_, **__: Uvicorn(ask))
     assert run(["serve", *arguments, "--port", "0", "--map", "none"]) == 0
     return answers
 
