@@ -101,7 +101,7 @@ def test_runs(case, model, tmp_path, capsys, bounded):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (npy(header=described("|O", (2708, 8)), data=pickle.dumps(Hostile())), "damaged"),
+        (npy(header=described("|O", (2708, 8)), data=pickle.dumps(Hostile())), "holds pickled"),
         (npy(header=described("<f4", (2**50, 8)), data=b"1234"), "damaged"),
         (npy(header=described("<f4", (2**62, 2**62))), "damaged"),
         (pickle.dumps(Hostile()), "damaged"),
