@@ -333,8 +333,7 @@ def ranking_lines(ranking: Any) -> list[str]:
     """Returns what a ranking is worth."""
     share = f"{100 * ranking.share:.1f} % of the labelled nodes"
     lines = [
-        f"looked for: {ranking.wanted} ({share}); ROC-AUC {ranking.roc_auc:.3f}, average precision "
-        f"{ranking.average_precision:.3f}"
+        f"looked for: {ranking.wanted} ({share}); average precision {ranking.average_precision:.3f}"
     ]
     tops = [
         f"{100 * one.share:.0f} %: {100 * one.precision:.0f} % right (lift {one.lift:.1f})"
