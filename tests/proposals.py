@@ -508,7 +508,6 @@ REASONS = {
         "left out if --edges",
         "A list of edges, an",
         "--set …: none",
-        "…: absent (not",
         "…: --label: column … has no values",
         "…: --label: … has … labels",
         "…: --label: … has no values",

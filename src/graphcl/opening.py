@@ -49,7 +49,7 @@ def open_graph(path: str | Path, *, on_note: Callable[[str], None] = _warn) -> A
         # A gallery's own files may hold arrays of any name; elsewhere one may be a misspelling.
         # It is said, not refused.
         listed = path.exists() and path.resolve() in {one.resolve() for one in gallery.values()}
-        typed = is_typed_file(path)
+        typed = path.is_file() and is_typed_file(path)  # a pipe would wait for a writer
         return read_graph(path, plain=not typed, extras=listed or typed, on_note=on_note)
     require_known(name)  # now it must be a list of edges
     return read_tables(name)  # type: ignore[no-any-return]

@@ -73,14 +73,21 @@ def headline(contents: Contents) -> list[str]:
         each = (f"{contents.nodes.ids[row]} ({ranking.columns[0].text(row)})" for row in rows)
         words = str(contents.answers.get("predict", {}).get("text", "")).splitlines()
         said = [f"Highest {ranking.columns[0].name}: {', '.join(each)}."]
-        said += [f"How far to trust this: {line}." for line in words[1:2]]
+        said += [f"How far to trust this: {', '.join(line.split('  '))}." for line in words[1:2]]
     with suppress(*DAMAGED):
         told = enumerate(groups["profiles"][:3], 1)
-        apart = [f"{one[0]['what']} (group {n})" for n, one in told if one]
+        apart = [f"{_more_or_less(one[0])} (group {n})" for n, one in told if one]
         by = f"; what sets them apart: {', '.join(apart)}" if apart else ""
         if int(groups["groups"]) > 1:
             said.append(f"There are {int(groups['groups'])} groups of similar nodes{by}.")
     return said
+
+
+def _more_or_less(difference: Mapping[str, Any]) -> str:
+    """Returns what sets a group apart, and which way."""
+    number = difference["kind"] in ("number", "date")
+    words = ("higher ", "lower ") if number else ("", "seldom ")
+    return f"{words[difference['effect'] < 0]}{difference['what']}"
 
 
 def answer_sections(answers: Mapping[str, Mapping[str, Any]]) -> Markup:
