@@ -558,7 +558,6 @@ REASONS = {
         "A dataset (",
         "Of --retrain",
         "With --rollback",
-        '<td class="…" style="--share',
         "\n#new",
         "graphcl run",
         "graphcl serve",
