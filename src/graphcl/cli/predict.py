@@ -316,8 +316,9 @@ def _beside(found: "Predictions | Estimates") -> list[str]:
     lines = [f"rests on: {rests}"]
     if not found.rivals:
         return lines
-    word = found.rivals[0].error.headline[0]
-    others = [name for name in RIVAL_COLUMNS if hasattr(found.rivals[0].error, name)]
+    error = found.rivals[0].error
+    word = error.headline[0]
+    others = [name for name in RIVAL_COLUMNS if hasattr(error, name) and name != word]
     rows = [["on held-out nodes", word, *(name.replace("_", " ") for name in others)]]
     for one in found.rivals:
         own = [f"{getattr(one.error, name):.4g}" for name in others]
