@@ -172,7 +172,7 @@ def test_shards_are_grouped_from_disk_as_in_memory(tmp_path, monkeypatch):
         ({"method": "ward"}, ParameterError, "method must be kmeans or hdbscan"),
         ({"count": 1}, ParameterError, "count must be a whole number of at least 2"),
         ({"count": np.eye(3)}, ParameterError, "count must be a whole number"),
-        ({"count": 3, "method": "hdbscan"}, ParameterError, "count must be None with hdbscan"),
+        ({"count": 3, "method": "hdbscan"}, ParameterError, "count must be left out with hdbscan"),
         ({"least": 3}, ParameterError, "least must be None with kmeans"),
         ({"count": 30}, GraphError, "20 nodes are too few for 30 groups"),
         ({"count": 3}, GraphError, "fewer than 3 distinct embeddings"),
