@@ -163,7 +163,8 @@ def cluster(
     require(whole, "cluster", option("count"), "a whole number of at least 2", count)
     require(least is None or least >= 2, "cluster", option("least"), "at least 2", least)
     by_hdbscan = method == "hdbscan"
-    require(count is None or not by_hdbscan, "cluster", option("count"), "left out with hdbscan", count)
+    chosen = count is None or not by_hdbscan
+    require(chosen, "cluster", option("count"), "left out with hdbscan", count)
     require(least is None or by_hdbscan, "cluster", option("least"), "None with kmeans", least)
     graph = graph_of(graph)
     given = embeddings_of(source, graph, "cluster")
