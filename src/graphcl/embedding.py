@@ -108,7 +108,7 @@ def embed_graph(
     graph.check()
     stated_layers(encoder, "embed_graph")
     assert isinstance(encoder, LayeredEncoder)
-    levels, width = encoder.levels(), encoder.width
+    levels, width = encoder.embedding_levels(), encoder.width
     asked = nodes if isinstance(nodes, Mapping) else dict.fromkeys(graph.nodes, nodes)
     listed = any(isinstance(some, np.ndarray) for some in asked.values())
     require(out is None or not listed, "embed_graph", "nodes", "a range if there is an out", nodes)

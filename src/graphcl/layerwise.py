@@ -211,12 +211,12 @@ def layer_by_layer(
     require(block_rows >= 1, "embed", "block_rows", "at least 1", block_rows)
     stated_layers(encoder, "embed")
     assert isinstance(encoder, LayeredEncoder)
-    levels, block_rows = encoder.levels(), block_height(block_rows)
+    levels, block_rows = encoder.embedding_levels(), block_height(block_rows)
     topology = Topology() if topology is None else topology
     sizes = {name: table.shape[0] for name, table in x.items()}
     like = next(iter(levels[0].values())).received[0].pooled
     wanted = dict.fromkeys(x) if wanted is None else wanted
-    maps = {name: encoder.input_map(name) for name in x}
+    maps = {name: encoder.embedding_map(name) for name in x}
     mapped = any(one is not None for one in maps.values())  # else the features are there
     needed = _needed(levels[not mapped :], edges, sizes, wanted, like.device)
     needed = needed if mapped else [{}, *needed]

@@ -17,6 +17,7 @@ ENCODER_OPTIONS = {
     "side_by_side": False,
     "own_features": 0.0,
     "repeat_own": False,
+    "smoothed_features": 0.0,
 }
 WITH_OPTIONS = ("mean", "residual")
 _INFINITY = float("inf")
@@ -32,12 +33,16 @@ _BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "batch_nodes": (lambda v: v >= 0, "0 (all nodes) or more"),
     "learning_rate": (lambda v: 0 < v < _INFINITY, "positive"),
     "weight_decay": (lambda v: 0 <= v < _INFINITY, "0 or more"),
-    "feature_scaling": (lambda v: v in ("none", "row", "auto"), "'none', 'row' or 'auto'"),
+    "feature_scaling": (
+        lambda v: v in ("none", "row", "unit", "auto"),
+        "'none', 'row', 'unit' or 'auto'",
+    ),
     "precision": (lambda v: v in PRECISIONS, "'auto', 'float32', 'tf32' or 'bf16'"),
     "mode": (lambda v: v in ("auto", "full", "sampled"), "'auto', 'full' or 'sampled'"),
     "normalisation": (lambda v: v in ("none", "layer"), "'none' or 'layer'"),
     "contrast": (lambda v: bool(v.strip()), "'each', 'all' or names of types"),
     "own_features": (lambda v: 0 <= v < 1, "in [0, 1)"),
+    "smoothed_features": (lambda v: 0 <= v < 1, "in [0, 1)"),
     "fan_out": (lambda v: 1 <= v <= 65536, "in [1, 65536]"),
 }
 

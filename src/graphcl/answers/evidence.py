@@ -23,6 +23,7 @@ from graphcl.arrays import Array
 from graphcl.evaluation.probe import standardiser
 from graphcl.evaluation.smoothing import Around
 from graphcl.graphs.graph import Graph
+from graphcl.settings import ENCODER_OPTIONS
 
 MOST_COLUMNS = 512  # of a table that is made of columns of nodes
 MOST_ROWS = 2000  # labelled nodes whose columns span it
@@ -248,10 +249,10 @@ def embedding_parts(recipe: Mapping[str, Any], num_features: int) -> dict[str, s
     """
     from graphcl.encoders.side_by_side import divide_columns
 
-    names: Sequence[str] = ("dim", "layers", "side_by_side", "own_features", "repeat_own")
+    names = ["dim", "layers", *(name for name in ENCODER_OPTIONS if name != "normalisation")]
     if any(recipe.get(name) is None for name in names):
         return {}
-    own, widths = divide_columns(num_features, **{name: recipe[name] for name in names})
+    own, _, widths = divide_columns(num_features, **{name: recipe[name] for name in names})
     dim = recipe["dim"]
     if not recipe["side_by_side"]:
         found = {ITSELF: slice(0, own), SURROUNDINGS: slice(own, dim)}

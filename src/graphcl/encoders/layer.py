@@ -22,7 +22,7 @@ The statement is used in four places:
 - `graphcl.training.modes` reads its widths to estimate memory.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -85,6 +85,7 @@ class Layer:
             running statistics. In sampled training it gets the rows of all levels together. Several
             processes divide a whole graph if it is `nn.LayerNorm`, `nn.RMSNorm` or None.
         activation: an elementwise function, or None.
+        linear: how many columns, the last ones, only hold means: nothing follows the products.
     """
 
     messages: tuple[Message, ...] | Tensor
@@ -92,6 +93,7 @@ class Layer:
     bias: Tensor | None = None
     normalisation: Callable[[Tensor], Tensor] | None = None
     activation: Callable[[Tensor], Tensor] | None = elu
+    linear: int = 0
 
     @property
     def received(self) -> tuple[Message, ...]:
@@ -112,7 +114,43 @@ class Layer:
     @property
     def ends_in_elu(self) -> bool:
         """Whether only ELU follows the products; fused kernels then compute both at once."""
-        return self.bias is None and self.normalisation is None and self.activation is elu
+        plain = self.bias is None and self.normalisation is None and not self.linear
+        return plain and self.activation is elu
+
+    def with_means(self, columns: int, starts: Mapping[str, Tensor] | None = None) -> "Layer":
+        """Returns the layer with more columns, which are means of as many in its input.
+
+        On a plain graph they are means over a node and its neighbours. Otherwise they are the mean
+        of the node's own and of what each message brings.
+
+        Args:
+            columns: how many, at the end of the input and of the result.
+            starts: by type, what they are made of where they are not yet in the input: the matrix
+                that its features are multiplied by.
+        """
+        plain = [message.direction for message in self.received] == [EDGES]
+        share = 1.0 if plain else 1 / (len(self.received) + 1)
+
+        def wide(weight: Tensor, sender: str, share: float) -> Tensor:
+            inputs, outputs = weight.shape
+            start = None if starts is None else starts[sender]
+            found = weight.new_zeros(inputs + (columns if start is None else 0), outputs + columns)
+            found[:inputs, :outputs] = weight
+            if start is None:
+                found[inputs:, outputs:].diagonal().fill_(share)
+            else:
+                found[:, outputs:] = share * start
+            return found
+
+        def message_of(one: Message) -> Message:
+            edges = one.edges
+            if edges is not None and starts is None:
+                edges = torch.cat([edges, edges.new_zeros(len(edges), columns)], 1)
+            return replace(one, pooled=wide(one.pooled, one.direction.sender, share), edges=edges)
+
+        own = None if self.own is None else wide(self.own, NODE, 0.0 if plain else share)
+        messages = tuple(message_of(one) for one in self.received)
+        return replace(self, messages=messages, own=own, linear=columns)
 
     def finish(self, h: Tensor, *, inplace: bool = False) -> Tensor:
         """Applies what follows the products: bias, normalisation, activation.
@@ -121,6 +159,8 @@ class Layer:
             h: the sum of the products, ``[rows, outputs]``.
             inplace: `h` may be overwritten.
         """
+        if self.linear:
+            return self._around_linear(h, lambda layer, rest: layer.finish(rest, inplace=inplace))
         if self.bias is not None:
             h = h + self.bias
         if self.normalisation is not None:
@@ -135,6 +175,8 @@ class Layer:
         PyTorch computes exponentials eight at a time, and what is left over at the end of a
         thread's share one by one, with other bits. So the shares are made whole.
         """
+        if self.linear:
+            return self._around_linear(block, lambda layer, rest: layer.finish_rows(rest))
         shares, threads = -(-block.numel() // GRAIN), torch.get_num_threads()
         if shares > threads:
             shares = -(-shares // threads) * threads
@@ -145,6 +187,12 @@ class Layer:
         flat = block.new_zeros(whole)
         flat[: block.numel()] = before.reshape(-1)
         return elu(flat, inplace=True)[: block.numel()].view(block.shape)
+
+    def _around_linear(self, h: Tensor, finish: "Callable[[Layer, Tensor], Tensor]") -> Tensor:
+        """Returns rows whose last columns stay as they are."""
+        cut = h.shape[1] - self.linear
+        rest = finish(replace(self, linear=0), h[:, :cut].contiguous())
+        return torch.cat([rest, h[:, cut:].to(rest)], 1)
 
     def on_graph(self, h: Any, relations: Any, node_type: str = NODE) -> Tensor:
         """Returns the layer's result on every node of its type, ``[nodes, outputs]``.
@@ -242,6 +290,20 @@ class LayeredEncoder(nn.Module):
             {NODE: layer} if isinstance(layer, Layer) else layer for layer in self.layer_specs()
         )
 
+    def embedding_levels(self) -> tuple[Mapping[str, Layer], ...]:
+        """Returns the layers by type as they embed: with the columns of smoothed features."""
+        levels, parts = self.levels(), {name: self.part(name) for name in self.levels()[0]}
+        smoothed = {name: part for name, part in parts.items() if part and part.smoothed}
+        if not smoothed:
+            return levels
+        columns = max(part.smoothed for part in smoothed.values())
+        mapped = any(self.input_map(name) is not None for name in smoothed)
+        starts = None if mapped else {name: part.smoother for name, part in smoothed.items()}
+        return tuple(
+            {name: layer.with_means(columns, None if place else starts) for name, layer in one}
+            for place, one in enumerate(level.items() for level in levels)
+        )
+
     def part(self, node_type: str) -> SideBySide | None:  # noqa: ARG002 (one for all types)
         """Returns what an embedding of a type holds; None: the result of the last layer alone."""
         return self.beside
@@ -250,13 +312,12 @@ class LayeredEncoder(nn.Module):
         """Returns the matrix that multiplies a type's features before the first layer, if any."""
         return None
 
-    def start(self, x: Tables) -> Tables:
-        """Returns the input of the first layer: the features, or what input maps make of them."""
-        maps = {name: self.input_map(name) for name in x}
-        return {
-            name: table if (weight := maps[name]) is None else linear(table, weight)
-            for name, table in x.items()
-        }
+    def embedding_map(self, node_type: str) -> Tensor | None:
+        """Returns the same matrix as it embeds: with the columns of smoothed features."""
+        weight, part = self.input_map(node_type), self.part(node_type)
+        if weight is None or part is None or not part.smoothed:
+            return weight
+        return torch.cat([weight, part.smoother], 1)
 
     @property
     def width(self) -> int:
@@ -266,7 +327,7 @@ class LayeredEncoder(nn.Module):
 
     def forward(self, x: Any, relations: Any) -> Any:
         """Returns the result of the last layer, which training contrasts."""
-        found = self._results(x, relations)[-1]
+        found = _results(x, relations, self.levels(), self.input_map)[-1]
         return found if isinstance(x, Mapping) else found[NODE]
 
     def on_rows(self, x: Any, relations: Any, rows: Any) -> Any:
@@ -286,7 +347,7 @@ class LayeredEncoder(nn.Module):
                 return whole[rows]
             return {name: whole[name][some] for name, some in wanted.items()}
         tables, edges = as_tables(x, relations)
-        h = self.start(tables)
+        h = _start(tables, self.input_map)
         for level in before:
             h = _computed(level, h, edges)
         found = {name: last[name].on_rows(h, edges, some, name) for name, some in wanted.items()}
@@ -295,7 +356,7 @@ class LayeredEncoder(nn.Module):
     def embedding(self, x: Any, relations: Any) -> Any:
         """Returns the embeddings, ``[num_nodes, width]``; of several types, by type."""
         tables, _ = as_tables(x, relations)
-        results = self._results(x, relations)
+        results = _results(x, relations, self.embedding_levels(), self.embedding_map)
         found = {
             name: results[-1][name]
             if part is None
@@ -305,13 +366,27 @@ class LayeredEncoder(nn.Module):
         }
         return found if isinstance(x, Mapping) else found[NODE]
 
-    def _results(self, x: Any, relations: Any) -> list[dict[str, Tensor]]:
-        tables, edges = as_tables(x, relations)
-        h, results = self.start(tables), []
-        for level in self.levels():
-            h = _computed(level, h, edges)
-            results.append(h)
-        return results
+
+def _start(x: Tables, map_of: Callable[[str], Tensor | None]) -> Tables:
+    """Returns the input of the first layer: the features, or what input maps make of them."""
+    return {
+        name: table if (weight := map_of(name)) is None else linear(table, weight)
+        for name, table in x.items()
+    }
+
+
+def _results(
+    x: Any,
+    relations: Any,
+    levels: Sequence[Mapping[str, Layer]],
+    map_of: Callable[[str], Tensor | None],
+) -> list[dict[str, Tensor]]:
+    tables, edges = as_tables(x, relations)
+    h, results = _start(tables, map_of), []
+    for level in levels:
+        h = _computed(level, h, edges)
+        results.append(h)
+    return results
 
 
 def _computed(level: Mapping[str, Layer], h: Tables, relations: Relations) -> dict[str, Tensor]:

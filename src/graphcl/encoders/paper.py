@@ -37,9 +37,10 @@ class _PaperEncoder(LayeredEncoder):
         side_by_side: the embedding has the results of all layers.
         own_features: the share of its columns that hold the node's own features.
         repeat_own: that share is filled even if there are fewer features.
+        smoothed_features: the share of its columns that hold means of features, as far as L hops.
     """
 
-    takes_beyond = True  # the last four arguments
+    takes_beyond = True  # the last five arguments
 
     def __init__(
         self,
@@ -52,26 +53,34 @@ class _PaperEncoder(LayeredEncoder):
         side_by_side: bool = False,
         own_features: float = 0.0,
         repeat_own: bool = False,
+        smoothed_features: float = 0.0,
     ) -> None:
         super().__init__()
         check_setting("encoder", "normalisation", normalisation)
         check_setting("encoder", "own_features", own_features)
-        own, widths = divide_columns(
+        check_setting("encoder", "smoothed_features", smoothed_features)
+        own, smoothed, widths = divide_columns(
             num_features,
             dim=dim,
             layers=layers,
             side_by_side=side_by_side,
             own_features=own_features,
             repeat_own=repeat_own,
+            smoothed_features=smoothed_features,
         )
         self._weigh(list(pairwise([num_features, *widths])))
         hidden = widths[:-1] if normalisation == "layer" else []
         if hidden:
             self.normalisations = nn.ModuleList(RowNorm(width) for width in hidden)
         glorot(self, generator)
-        if side_by_side or own:
+        if side_by_side or own or smoothed:
             self.beside = SideBySide(
-                num_features, own, widths, every_layer=side_by_side, generator=generator
+                num_features,
+                own,
+                widths,
+                smoothed=smoothed,
+                every_layer=side_by_side,
+                generator=generator,
             )
 
     def _weigh(self, shapes: list[tuple[int, int]]) -> None:

@@ -49,6 +49,7 @@ class TypedEncoder(LayeredEncoder):
         side_by_side: the embedding has the results of all layers.
         own_features: the share of its columns that hold the node's own features.
         repeat_own: that share is filled even if there are fewer features.
+        smoothed_features: the share of its columns that hold means of features, as far as L hops.
     """
 
     partly_used = True  # a batch need not have nodes of every type
@@ -64,19 +65,22 @@ class TypedEncoder(LayeredEncoder):
         side_by_side: bool = False,
         own_features: float = 0.0,
         repeat_own: bool = False,
+        smoothed_features: float = 0.0,
     ) -> None:
         super().__init__()
         check_setting("encoder", "normalisation", normalisation)
         check_setting("encoder", "own_features", own_features)
+        check_setting("encoder", "smoothed_features", smoothed_features)
         self.schema = schema
         # All types share the widths: a type with fewer features than others repeats them.
-        own, widths = divide_columns(
+        own, smoothed, widths = divide_columns(
             max(schema.widths.values()),
             dim=dim,
             layers=layers,
             side_by_side=side_by_side,
             own_features=own_features,
             repeat_own=repeat_own,
+            smoothed_features=smoothed_features,
         )
         self._types = {one.name: number for number, one in enumerate(schema.types)}
         self._directions = [one for one in schema.directions() if self._relation(one).num_edges]
@@ -100,10 +104,15 @@ class TypedEncoder(LayeredEncoder):
             )
         glorot(self, generator)
         self.sides: nn.ModuleList | None = None
-        if side_by_side or own:
+        if side_by_side or own or smoothed:
             self.sides = nn.ModuleList(
                 SideBySide(
-                    one.num_features, own, widths, every_layer=side_by_side, generator=generator
+                    one.num_features,
+                    own,
+                    widths,
+                    smoothed=smoothed,
+                    every_layer=side_by_side,
+                    generator=generator,
                 )
                 for one in schema.types
             )

@@ -14,10 +14,12 @@ from functools import partial
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from graphcl.distributed import current_share
+from graphcl.distributed import current_share, from_rank
 from graphcl.embedding import embed, embed_graph
 from graphcl.encoders import LayeredEncoder
 from graphcl.errors import GraphCLError, RunError, TrainingWarning, require
@@ -26,8 +28,10 @@ from graphcl.estimator.health import check_health, rank_of_features
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.neighbourhood import Surroundings
 from graphcl.graphs.relation import NODE
-from graphcl.graphs.tensors import Prepared
-from graphcl.seeding import derive
+from graphcl.graphs.scaling import Scaling
+from graphcl.graphs.tensors import Prepared, feature_tensor, table_scaling
+from graphcl.seeding import derive, generator
+from graphcl.store.columns import table_rows
 from graphcl.training import Checkpoints, EpochMetrics, train
 from graphcl.training.checkpoints import Saved
 from graphcl.training.loop import TrainingState, total_steps
@@ -36,9 +40,9 @@ from graphcl.training.progress import progress, somebody_watches
 WHOLE = 50_000  # nodes of a graph that is embedded at once
 RANGES, NODES = 16, 128  # of a larger one, for each type: drawn ranges of nodes, and nodes in each
 ENOUGH = 4096  # nodes, over several graphs
+FEATURE_VALUES = 1 << 26  # whose directions are looked at, at most
 
-
-Sample = Mapping[str, Tensor]  # embeddings of some nodes of each type
+Sample = Mapping[str, Tensor]  # embeddings, or features, of some nodes of each type
 SHARE = 10  # an update trains for one epoch in so many of the first training
 
 
@@ -54,14 +58,14 @@ class Task:
         trained: what a checkpoint must be of.
         modes: how each graph is trained; empty means as `fitted` says.
         measured: yields batches that are looked at in the end; None: `source`.
-        rank_of_features: see `check_health`.
+        features: returns rows of the scaled features of each type, the same in every process.
     """
 
     fitted: Fitted
     source: Any
     sample: Callable[[], Sample]
     perturbation: Any
-    rank_of_features: Callable[[], float]
+    features: Callable[[], Sample]
     trained: dict[str, Any] = field(default_factory=dict)
     modes: Sequence[str] = ()
     measured: Any = None
@@ -79,8 +83,9 @@ class Task:
     ) -> Self:
         """Returns a training on one graph or several that are here."""
         sample = partial(sample_graphs, fitted.encoder, prepared, device=device, seed=fitted.seed)
-        rank = partial(rank_of_features, prepared[0].tables, fitted.scaling)
-        return cls(fitted, source, sample, perturbation, rank, **about)
+        return cls(
+            fitted, source, sample, perturbation, partial(sample_features, prepared), **about
+        )
 
 
 def fit(
@@ -110,13 +115,15 @@ def fit(
         lines = [f"mode {mode.name}: {mode.reason}", *fitted.describe()]
         print("\n".join(lines), file=sys.stderr, flush=True)
     _train(model, task, saved=saved, checkpoints=checkpoints, speaks=bar, on_epoch=on_epoch)
-    _complete(task)
+    features = task.features()
+    turn(fitted.encoder, features, fitted.seed)
+    _complete(task, features)
     assert fitted.health is not None
     for sign in fitted.health.warnings if first else ():
         warnings.warn(f"GraphCL: {sign}", TrainingWarning, stacklevel=3)
 
 
-def _complete(task: Task) -> None:
+def _complete(task: Task, features: Sample) -> None:
     """Brings the parts of embeddings to one size, and measures how the training went."""
     fitted = task.fitted
     calibrate(fitted.encoder, task.sample)
@@ -126,7 +133,7 @@ def _complete(task: Task) -> None:
         task.source if task.measured is None else task.measured,
         fitted.history,
         seed=fitted.seed,
-        rank_of_features=task.rank_of_features,
+        rank_of_features=lambda: rank_of_features(features),
     )
 
 
@@ -186,6 +193,50 @@ def _train(
             if not isinstance(error, RunError):  # a full disk spoils no weights
                 model._fitted = before
             raise
+
+
+def turn(encoder: nn.Module, features: Sample, seed: int) -> None:
+    """Turns what embeddings hold of features to the principal directions of those trained on.
+
+    Of several processes the first decides, so that all have the same bits.
+    """
+    if not isinstance(encoder, LayeredEncoder) or encoder.part(NODE) is None:
+        return
+    share = current_share()
+    for name, rows in features.items():
+        part = encoder.part(name)
+        assert part is not None
+        if share.first:
+            part.turn(rows.to(part.projection.device), generator(seed, "directions", name))
+        if share.world > 1:
+            own = {key: value.cpu() for key, value in part.state_dict().items()}
+            kept = safetensors.torch.save(own) if share.first else b""
+            part.load_state_dict(safetensors.torch.load(from_rank(kept, share)))
+
+
+def sample_features(graphs: Sequence[Prepared]) -> Sample:
+    """Returns rows of the scaled features of each type that are trained on."""
+    found: dict[str, list[Tensor]] = {}
+    for prepared in graphs:
+        for name, table in prepared.tables.items():
+            rows = table_rows(table, evenly(*table.shape))
+            found.setdefault(name, []).append(dense_features(rows, prepared.scaling, name))
+        if sum(len(rows) for tables in found.values() for rows in tables) >= ENOUGH:
+            break
+    return {name: torch.cat(tables) for name, tables in found.items()}
+
+
+def evenly(size: int, width: int) -> npt.NDArray[np.int64]:
+    """Returns rows of a table that stand for all, evenly spaced."""
+    count = min(size, ENOUGH, max(2, FEATURE_VALUES // max(1, width)))
+    return np.unique(np.linspace(0, size - 1, count).astype(np.int64))
+
+
+def dense_features(rows: Any, scaling: Scaling, name: str) -> Tensor:
+    """Returns rows of features of a type scaled, dense."""
+    how = table_scaling(scaling, name)
+    x = feature_tensor(rows, device=torch.device("cpu"), feature_scaling=how)
+    return x if isinstance(x, Tensor) else x.to_dense()
 
 
 def calibrate(encoder: nn.Module, sample: Callable[[], Sample]) -> None:
@@ -302,5 +353,5 @@ def retrain(
             on_step=show.step,
             on_epoch=record,
         )
-    _complete(task)
+    _complete(task, task.features())
     return again

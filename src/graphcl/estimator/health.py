@@ -24,8 +24,6 @@ from graphcl.evaluation.failure import (
     loss_sign,
 )
 from graphcl.evaluation.unsupervised import effective_rank, mean_cosine
-from graphcl.graphs.scaling import Scaling
-from graphcl.graphs.tensors import feature_tensor, table_scaling
 from graphcl.kernels.adjacency import Adjacency
 from graphcl.kernels.features import Features
 from graphcl.losses import NTXent
@@ -127,16 +125,12 @@ def _as_it_is(
     return x, adjacency
 
 
-def rank_of_features(tables: Mapping[str, Any], scaling: Scaling) -> float:
-    """Returns the effective rank of the features of some nodes, summed over types."""
+def rank_of_features(features: Mapping[str, Tensor]) -> float:
+    """Returns the effective rank of rows of features, summed over types."""
     total = 0.0
-    for name, table in tables.items():
-        count = max(2, min(ROWS, _FEATURE_VALUES // max(1, table.shape[1])))
-        how = table_scaling(scaling, name)
-        x: Any = feature_tensor(
-            table, device=torch.device("cpu"), feature_scaling=how, rows=slice(0, count)
-        )
-        total += effective_rank((x if isinstance(x, Tensor) else x.to_dense()).numpy())
+    for rows in features.values():
+        count = max(2, min(ROWS, _FEATURE_VALUES // max(1, rows.shape[1])))
+        total += effective_rank(rows[:: -(-len(rows) // count)].numpy())
     return total
 
 

@@ -146,7 +146,7 @@ def hidden_widths(fitted: Fitted) -> list[int] | None:
     encoder = fitted.encoder
     if not isinstance(encoder, LayeredEncoder):
         return None
-    return [layer.outputs for layer in encoder.layer_specs()[:-1]]
+    return [level[NODE].outputs for level in encoder.embedding_levels()[:-1]]
 
 
 def embed_layer(
@@ -176,7 +176,7 @@ def embed_layer(
     assert isinstance(encoder, LayeredEncoder)
     graph, first = fitted.prepare(graph).graph, below is None
     z = embed_graph(
-        _Alone(encoder.layer_specs()[number]),
+        _Alone(encoder.embedding_levels()[number][NODE]),
         graph if first else graph.replace(x=below),
         device=device,
         feature_scaling=fitted.scaling if first else "none",

@@ -69,7 +69,7 @@ class Live:
         self.graph, self.nodes = graph, graph.nodes[node_type]
         encoder: Any = fitted.encoder.to(device).eval()
         plain = fitted.schema.is_plain and isinstance(encoder, LayeredEncoder)
-        self._layers = encoder.layer_specs() if plain else ()
+        self._layers = [level[NODE] for level in encoder.embedding_levels()] if plain else []
 
     def rows_of(
         self, nodes: Any = None, node_type: str | None = None, *, rows: Any = None

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,7 @@ from graphcl.encoders import LayeredEncoder
 from graphcl.errors import ParameterError, TrainingError, option, require
 from graphcl.estimator.components import Components
 from graphcl.estimator.fitted import Fitted
-from graphcl.estimator.fitting import WHOLE, Task, drawn_ranges
-from graphcl.estimator.health import rank_of_features
+from graphcl.estimator.fitting import WHOLE, Task, dense_features, drawn_ranges, evenly
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import NODE, Relation
@@ -39,6 +38,7 @@ from graphcl.partitioned.features import PreparedPart, prepare_part, prepare_par
 from graphcl.partitioned.inference import embed_part, table_bytes
 from graphcl.partitioned.topology import PartsTopology
 from graphcl.settings import TOPOLOGIES
+from graphcl.store.columns import table_rows
 from graphcl.store.header import Store, read_store
 from graphcl.store.reader import Part
 from graphcl.training import SampledGraph
@@ -116,13 +116,12 @@ def task_over_parts(
     mode = MODE._replace(reason=f"{MODE.reason}; edges of other parts are {asked}")
     encoder = components.new_encoder(prepared.schema, seed=seed).to(device)
     fitted = Fitted(components, encoder, prepared.schema, prepared.scaling, seed, [], mode=mode)
-    tables = {name: one.fields["x"] for name, one in prepared.nodes.items()}
     return Task(
         fitted,
         source,
         lambda: _sample(encoder, topology, share, seed),
         components.perturbation_of(_outline(part.store)),
-        partial(rank_of_features, tables, prepared.scaling),
+        lambda: _features(prepared, share),
         trained=trained,
         measured=replace(source, replays=False),
     )
@@ -219,6 +218,18 @@ def _check_memory(
             f"a process needs about {needed / 1e9:.1f} GB, and some have {int(wanting) / 1e9:.1f} "
             f"GB less; a smaller batch_nodes, dim, fan_out or {option('cache_bytes')} helps"
         )
+
+
+def _features(prepared: PreparedPart, share: Share) -> dict[str, Tensor]:
+    """Returns the rows of features that would be taken of the whole graph."""
+    found = {}
+    for name, part in prepared.nodes.items():
+        table = part.fields["x"]
+        rows = evenly(part.type.num_nodes, table.shape[1])
+        own = rows[(rows >= part.nodes.start) & (rows < part.nodes.stop)] - part.nodes.start
+        some = dense_features(table_rows(table, own), prepared.scaling, name)
+        found[name] = _joined_rows(some, share)
+    return found
 
 
 @torch.no_grad()

@@ -179,8 +179,10 @@ class Scale(nn.Module):
             return x
         if self._kind == "row":
             return x / _or_one(x.abs().sum(1, keepdim=True))
+        if self._kind == "unit":
+            return x / _or_one(x.square().sum(1, keepdim=True).sqrt())
         parts: Any = self
-        words = x / _or_one((x.abs() * parts.words).sum(1, keepdim=True))
+        words = x / _or_one((x.square() * parts.words).sum(1, keepdim=True).sqrt())
         unit = _or_one(parts.unit)
         logarithm = torch.log1p(x.abs() / unit) * x.sign()
         others = torch.where(parts.unit > 0, logarithm, x)

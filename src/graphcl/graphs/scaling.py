@@ -4,9 +4,9 @@ The rules, by the values in the training rows (constants below):
 
 - *Words*: columns of zeros and ones, or of zeros in at least half of the rows and positive values
   of about the same size otherwise. If there are many of them, and a row has several, they are a bag
-  of words: each row's words are divided by their sum, as ``row`` does. Words of that size that more
-  rows have belong to it too, if they are counts where the others are. In a table that has other
-  columns as well, the words of a row together get the size of one number.
+  of words: each row's words are divided by the root of their sum of squares, as ``unit`` does, so
+  that the words of a row together have the size of one number. Words of that size that more rows
+  have belong to it too, if they are counts where the others are.
 - *Codes*: columns of zeros and ones that are not words stay as they are.
 - *Constants* become 0.
 - *Numbers*: all other columns. Each is shifted by its mean and divided by its deviation, and what
@@ -28,7 +28,7 @@ from torch import Tensor
 
 from graphcl.distributed import ALONE, Share
 from graphcl.errors import RunError
-from graphcl.graphs.column_facts import ColumnFacts, Moments, Rows, logarithm, summed
+from graphcl.graphs.column_facts import ColumnFacts, Moments, Rows, logarithm
 from graphcl.graphs.relation import NODE, Key
 from graphcl.graphs.schema import Schema
 from graphcl.kernels.columns import ColumnTransform
@@ -63,9 +63,9 @@ class ColumnScaling:
 
     @property
     def plain(self) -> str:
-        """``row`` or ``none`` where auto comes to that for the whole table; else empty."""
+        """``unit`` or ``none`` where auto comes to that for the whole table; else empty."""
         if (self.kind == WORD).all():
-            return "row"
+            return "unit"
         return "none" if (self.kind == KEPT).all() else ""
 
     def transform(self, device: torch.device) -> ColumnTransform:
@@ -126,7 +126,7 @@ class ColumnScaling:
         return cls(**{name: tensors[name].numpy() for name in ("kind", "unit", "shift", "factor")})
 
 
-TableScaling = str | ColumnScaling  # of one table: ``none``, ``row``, or what ``auto`` has found
+TableScaling = str | ColumnScaling  # of one table: a word, or what ``auto`` has found
 
 
 @dataclass(frozen=True)
@@ -230,8 +230,6 @@ def scale_columns(tables: Sequence[Rows], share: Share = ALONE) -> ColumnScaling
     factor[kind == CONSTANT] = 0
     for array in (unit, shift):
         array[kind == CONSTANT] = 0
-    if words.any() and not words.all():
-        factor[words] = _size_of_words(tables, words, share)
     if any(scipy.sparse.issparse(table.x) for table in tables):
         shift[:] = 0
     return ColumnScaling(kind, *(array.astype(np.float32) for array in (unit, shift, factor)))
@@ -278,18 +276,3 @@ def _numbers(
         np.where(heavy, logs.mean, own.mean),
         1 / np.where(deviation > 0, deviation, 1),
     )
-
-
-def _size_of_words(tables: Sequence[Rows], words: npt.NDArray[np.bool_], share: Share) -> float:
-    """Returns the factor by which rows of words that sum to 1 have a mean square of 1."""
-    columns, squares, rows = np.flatnonzero(words), 0.0, 0
-    for table in tables:
-        rows += table.number
-        for block in table.blocks(max(1, _BLOCK // len(words))):
-            some = block[:, columns]
-            dense = some.toarray() if scipy.sparse.issparse(some) else some
-            own = np.asarray(dense, np.float64)
-            sums = np.abs(own).sum(1)
-            squares += float(((own**2).sum(1) / np.where(sums > 0, sums, 1) ** 2).sum())
-    squares, rows = summed(np.array([squares, rows], np.float64), share).tolist()
-    return float(np.sqrt(rows / squares)) if squares > 0 else 1.0

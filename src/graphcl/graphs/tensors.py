@@ -19,13 +19,14 @@ from graphcl.graphs.scaling import ColumnScaling, Scaling, TableScaling, fit_tab
 from graphcl.graphs.schema import Schema
 from graphcl.kernels.adjacency import Adjacency
 from graphcl.kernels.buffers import borrow
-from graphcl.kernels.columns import ColumnTransform
+from graphcl.kernels.columns import ColumnTransform, size_of_rows
 from graphcl.kernels.features import Features, SparseFeatures
 from graphcl.kernels.stored_features import StoredFeatures
 from graphcl.store.columns import ScaledFeatures
 
 _BLOCK = 1 << 22  # values that are scaled at a time
-FEATURE_SCALINGS = ("none", "row", "auto")
+FEATURE_SCALINGS = ("none", "row", "unit", "auto")
+BY_ROWS = ("row", "unit")
 CPU = torch.device("cpu")
 
 
@@ -140,8 +141,9 @@ def graph_tensors(
     Args:
         graph: all its types have features.
         device: where the tensors will be.
-        feature_scaling: of all tables of nodes: ``none``, or ``row``: each node's features are
-            divided by the sum of their absolute values, as is usual for bags of words; or, as
+        feature_scaling: of all tables of nodes: ``none``; ``row``: each node's features are divided
+            by the sum of their absolute values, as is usual for bags of words; ``unit``: by their
+            length, the root of the sum of their squares; or, as
             ``auto`` has found them in the training rows, that of each table.
         dtype: of the tensors.
         plain: return the only table and the only adjacency themselves; None does for a plain graph.
@@ -229,7 +231,7 @@ def feature_tensor(
         found = SparseFeatures.from_csr(x if whole else x[rows], device=device)
     if columns is not None:
         return _scale_columns(found, columns.transform(device))
-    return _scale_rows(found) if name == "row" else found
+    return _scale_rows(found, name) if name in BY_ROWS else found
 
 
 def stored_features(x: Any, *, feature_scaling: TableScaling = "none") -> StoredFeatures:
@@ -246,7 +248,7 @@ def stored_features(x: Any, *, feature_scaling: TableScaling = "none") -> Stored
         found = StoredFeatures(borrow(x))
     if scaled is not None:
         return found.with_transform(scaled.transform(CPU))
-    return found.with_unit_rows() if name == "row" else found
+    return found.with_scaled_rows(name) if name in BY_ROWS else found
 
 
 def _scaled(x: Any, scaling: TableScaling) -> Any:
@@ -285,21 +287,21 @@ def _scale_columns(x: Features, transform: ColumnTransform) -> Features:
             block = x[start : start + height]
             out[start : start + height] = transform(block, transform.divisors(block))
         return out
-    rows, sums = _row_sums(x, x.values.abs() * transform.words[x.indices])
-    return x.with_values(transform.entries(x.values, x.indices, sums[rows]))
+    divisors = _divisors(x, x.values * transform.words[x.indices], "unit")
+    return x.with_values(transform.entries(x.values, x.indices, divisors))
 
 
-def _scale_rows(x: Features) -> Features:
+def _scale_rows(x: Features, scaling: str) -> Features:
     if isinstance(x, Tensor):
-        sums = x.abs().sum(1, keepdim=True)
-        return x / torch.where(sums > 0, sums, 1)
-    rows, sums = _row_sums(x, x.values.abs())
-    return x.with_values(x.values / sums[rows])
+        return x / size_of_rows(x, scaling)[:, None]
+    return x.with_values(x.values / _divisors(x, x.values, scaling))
 
 
-def _row_sums(x: SparseFeatures, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the row of each entry, and the sum of each row's `values`, or 1 where that is 0."""
+def _divisors(x: SparseFeatures, values: Tensor, scaling: str) -> Tensor:
+    """Returns for each entry what its row is divided by, if it holds `values`."""
     lengths = x.indptr.diff()
     rows = torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
-    sums = values.new_zeros(len(lengths)).index_add_(0, rows, values)
-    return rows, torch.where(sums > 0, sums, 1)
+    given = values.abs() if scaling == "row" else values.square()
+    sizes = values.new_zeros(len(lengths)).index_add_(0, rows, given)
+    sizes = sizes if scaling == "row" else sizes.sqrt()
+    return torch.where(sizes > 0, sizes, 1)[rows]

@@ -1,8 +1,8 @@
 r"""What is done to each column of a feature table while its rows are read.
 
 A value x of column c becomes :math:`\mathrm{clip}((g(x) - s_c) \cdot f_c)`. For a column of words g
-divides by the sum of the row's words; for a column with a heavy tail
-:math:`g(x) = \mathrm{sign}(x) \log(1 + |x| / u_c)`; for others g leaves x as it is.
+divides by the length of the row's words, the root of their sum of squares; for a column with a
+heavy tail :math:`g(x) = \mathrm{sign}(x) \log(1 + |x| / u_c)`; for others g leaves x as it is.
 
 `row_of` and `as_float` read stored rows and numbers inside compiled loops.
 """
@@ -24,7 +24,7 @@ class ColumnTransform:
     """One number per column and part of the formula, ``[P]``, all on one device.
 
     Attributes:
-        words: whether g divides by the sum of the row's words; bool.
+        words: whether g divides by the length of the row's words; bool.
         unit: u, float32; 0 means no logarithm.
         shift: s, float32.
         factor: f, float32.
@@ -39,7 +39,7 @@ class ColumnTransform:
 
     @property
     def has_words(self) -> bool:
-        """Whether the sums of the rows' words are needed."""
+        """Whether the lengths of the rows' words are needed."""
         return bool(self.words.any())
 
     @property
@@ -52,9 +52,8 @@ class ColumnTransform:
         return ColumnTransform(*(part.to(device) for part in vars(self).values()))
 
     def divisors(self, rows: Tensor) -> Tensor:
-        """Returns the sum of each row's words, or 1 for a row without words."""
-        sums = rows[:, self.words].abs().sum(1)
-        return torch.where(sums > 0, sums, 1)
+        """Returns the length of each row's words, or 1 for a row without words."""
+        return size_of_rows(rows[:, self.words], "unit")
 
     def __call__(self, rows: Tensor, divisors: Tensor) -> Tensor:
         """Returns dense float32 rows ``[n, P]``, transformed; `divisors` is ``[n]``."""
@@ -80,6 +79,12 @@ class ColumnTransform:
         """Returns what `row_of` takes for a table: how it is stored, then how it is transformed."""
         parts = (part.numpy() for part in vars(self).values())
         return (values, scale, row_divisor, word_divisor, *parts)
+
+
+def size_of_rows(rows: Tensor, scaling: str) -> Tensor:
+    """Returns what ``row`` or ``unit`` divides each row by, ``[n]``: 1 where that would be 0."""
+    sizes = rows.abs().sum(1) if scaling == "row" else rows.square().sum(1).sqrt()
+    return torch.where(sizes > 0, sizes, 1)
 
 
 def as_float(value: Any) -> Any:

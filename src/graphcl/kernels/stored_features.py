@@ -16,7 +16,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from graphcl.kernels.columns import ColumnTransform, as_float, row_of
+from graphcl.kernels.columns import ColumnTransform, as_float, row_of, size_of_rows
 from graphcl.kernels.parallel import parallel, prange, serial
 
 _BLOCK_ELEMENTS = 1 << 23  # converted at a time: 32 MB
@@ -33,7 +33,7 @@ class StoredFeatures:
         column_scale: c, ``[P]`` float32; None means 1.
         row_divisor: d, ``[num_nodes]`` float32; None means 1.
         transform: applied to the rows; None leaves them.
-        word_divisor: the sums of the rows' words, ``[num_nodes]``, if the transform has words.
+        word_divisor: the lengths of the rows' words, ``[num_nodes]``, if the transform has words.
     """
 
     values: Tensor
@@ -70,12 +70,11 @@ class StoredFeatures:
             dense[block] = self.rows(block).to(device)
         return dense
 
-    def with_unit_rows(self) -> "StoredFeatures":
-        """Returns the table with each row divided by the sum of its absolute values."""
-        sums = torch.empty(self.shape[0])
+    def with_scaled_rows(self, scaling: str) -> "StoredFeatures":
+        """Returns the table with each row divided by its size; see `size_of_rows`."""
+        divisor = torch.empty(self.shape[0])
         for block in self._blocks():
-            sums[block] = self.rows(block).abs().sum(1)
-        divisor = torch.where(sums > 0, sums, 1)
+            divisor[block] = size_of_rows(self.rows(block), scaling)
         if self.row_divisor is not None:
             divisor = divisor * self.row_divisor  # exact where that is a power of two
         return StoredFeatures(self.values, self.column_scale, divisor)

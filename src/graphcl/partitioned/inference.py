@@ -59,7 +59,7 @@ def table_bytes(encoder: LayeredEncoder, prepared: PreparedPart) -> int:
 
     The boundary is not known before the edges are read; it has at most one node per entry.
     """
-    first, *_ = levels = encoder.levels()
+    first, *_ = levels = encoder.embedding_levels()
     edges = {one: prepared.edges(one) for one in directions_of(encoder)}
     lengths = {one: len(held["indices"]) for one, held in edges.items() if held is not None}
     total = 4 * sum(lengths.values())

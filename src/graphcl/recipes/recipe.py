@@ -22,8 +22,8 @@ class Recipe:
     ``Recipe(fan_out=5)`` is `default` with it. What is printed can be pasted.
 
     Another encoder than `mean` and `residual` turns off what it does not take (`normalisation`,
-    `side_by_side`, `own_features`, `repeat_own`), and other `epochs` are all trained, whatever
-    `steps` was; unless these keys are given, too.
+    `side_by_side`, `own_features`, `repeat_own`, `smoothed_features`), and other `epochs` are all
+    trained, whatever `steps` was; unless these keys are given, too.
 
     Args:
         base: a shipped recipe's name, a path to a `.toml`, or a recipe.
@@ -43,6 +43,8 @@ class Recipe:
         own_features: the share of the embedding's columns that hold the node's own features.
         repeat_own: whether fewer features than that are repeated until they fill these columns;
             otherwise the layers get the columns that are left.
+        smoothed_features: the share of the embedding's columns that hold the mean over the node's
+            neighbourhood, L times, of the features in their principal directions.
         perturbation: what draws the views: `drop`, the paper's; or one of your own.
         edge_drop: probability that an edge is absent from a view.
         feature_drop: probability that a feature is zero in a view.
@@ -53,8 +55,9 @@ class Recipe:
         batch_nodes: M, the nodes per step that the loss is taken over; 0 takes all.
         learning_rate: Adam's.
         weight_decay: Adam's.
-        feature_scaling: `none`; `row`: each node's features divided by their absolute sum; or
-            `auto`: by what the columns hold in the training rows (`graphcl.graphs.scaling`).
+        feature_scaling: `none`; `row`: each node's features divided by their absolute sum; `unit`:
+            by the root of their sum of squares; or `auto`: by what the columns hold in the training
+            rows (`graphcl.graphs.scaling`).
         precision: of the loss's products on a GPU: `auto` (bf16 there), `float32`, `tf32`, `bf16`;
             in mode `sampled` also of the features and the encoder's products, bf16 or not.
         mode: `full` encodes the whole graph at each step, `sampled` a sampled tree around each node
@@ -75,6 +78,7 @@ class Recipe:
     side_by_side: bool = False
     own_features: float = 0.0
     repeat_own: bool = False
+    smoothed_features: float = 0.0
     perturbation: str = "drop"
     edge_drop: float
     feature_drop: float
