@@ -131,7 +131,7 @@ def test_auc_is_scikit_learns_with_ties_and_empty_labels():
 def test_micro_f1_is_scikit_learns():
     random = np.random.default_rng(1)
     scores, targets = random.normal(size=(30, 4)), random.integers(0, 2, (30, 4))
-    found = splits._measure(scores, targets, "label_auc")
+    found = splits.measure(scores, targets, "label_auc")
     assert found[2] == pytest.approx(f1_score(targets, scores > 0, average="micro"))
 
 
