@@ -106,9 +106,7 @@ def rivals(
     folds = int(np.clip(np.median(np.bincount(groups)[groups]), 2, most))
     fold = deal(groups, folds, random)
     own = scipy.sparse.csr_array(x) if scipy.sparse.issparse(x) else np.asarray(x)
-    plans: list[tuple[str, Make, bool]] = [
-        ("median" if number else "majority", _one_answer, False)
-    ]
+    plans: list[tuple[str, Make, bool]] = [("median" if number else "majority", _one_answer, False)]
     if own.shape[1]:
         regression = "ridge regression" if number else "logistic regression"
         plans += [(regression, _regression, False), ("boosted trees", boosted_trees, False)]

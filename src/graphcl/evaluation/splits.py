@@ -131,7 +131,7 @@ def compare_probe(
 ) -> Comparison:
     """Scores embeddings by the protocol of this module; splits are fitted together.
 
-    In each split, columns are standardised by `standardiser`, or all divided by one number, whatever
+    In each split, columns are standardised by `standardiser`, or all divided by one number: what
     is better on validation nodes.
 
     Args:

@@ -78,7 +78,7 @@ def _read_system(text: str) -> System:
     if not _is_comparable(system):
         known = ", ".join(comparable_methods())
         raise ParameterError(
-            f"compare: {method} learns from the labels of one split; these can be compared: {known}"
+            f"compare: {method} learns from the labels of one split; others: {known}"
         )
     return system
 
@@ -131,9 +131,9 @@ def compare(
 
     def job(name: str, system: System, seed: int) -> Job:
         about: Row = {"graph": name, "system": system.label, "seed": seed}
-        regimes = (about, *(about | {"labels": count} for count in labels))
-        run = partial(_scorings, regimes, system, partial(loaded, name), device)
-        return Job(f"{system.label} on {name}", regimes, run)
+        several = {None: about} | {count: about | {"labels": count} for count in labels}
+        run = partial(_scorings, several, system, partial(loaded, name), seed, device)
+        return Job(f"{system.label} on {name}", tuple(several.values()), run)
 
     jobs = [
         job(name, system, seed)
@@ -155,28 +155,30 @@ def compare(
 
 
 def _scorings(
-    regimes: Sequence[Row], system: System, load: Callable[[], Graph], device: torch.device
+    about: Mapping[int | None, Row],
+    system: System,
+    load: Callable[[], Graph],
+    seed: int,
+    device: torch.device,
 ) -> Iterator[Scoring]:
-    """Trains a system once and scores it in every regime."""
-    graph, seed, method = load(), int(number(regimes[0], "seed")), system.method("")
+    """Trains a system once and scores it in every regime; `about` has the rows of each."""
+    graph, method = load(), system.method("")
     if is_split_by_split(method):
         known: Row = {"method": system.name, "title": system.title, "settings": settings_of(method)}
         known["runs_identical"] = system.deterministic
-        for about in regimes:
-            score = partial(_learned, method, graph.flatten(), about.get("labels"), seed)
-            yield Scoring((about | known,), score)
+        for labels, one in about.items():
+            score = partial(_learned, method, graph.flatten(), labels, seed)
+            yield Scoring((one | known,), score)
         return
     trial = train_method(system, graph, seed=seed, device=device)
-    for about in regimes:
-        row = trial.row | about
+    for labels, one in about.items():
+        row = trial.row | one
         if trial.embeddings is None:
             yield Scoring(({"failed": "no embeddings"} | row,))
             continue
         began = time.perf_counter()
         try:
-            found = compare_probe(
-                trial.embeddings, graph, labels=about.get("labels"), device=device
-            )
+            found = compare_probe(trial.embeddings, graph, labels=labels, device=device)
         except GraphError as error:
             yield Scoring((row | {"failed": str(error)},))
         else:
@@ -363,9 +365,8 @@ def footnotes(*summaries: Summary) -> list[str]:
     common = list(dict.fromkeys(counted(len(one.common), "graph") for one in summaries))
     return [
         f"In %: mean over runs{runs}, each a mean over the graph's splits, ± sample standard "
-        "deviation over runs. Logistic regression on frozen embeddings, the same for all systems: "
-        "its strength, and whether columns are scaled, is chosen on validation nodes. The best of "
-        "each graph is bold.",
+        "deviation over runs. Logistic regression on frozen embeddings, the same for all systems, "
+        "its settings chosen on validation nodes. The best of each graph is bold.",
         f"The last lines are over the {' or '.join(common)} that every system was scored on.",
         *(failure_text(f"{c.system} on {c.graph}", c) for c in cells if c.failed),
     ]
