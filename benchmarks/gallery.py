@@ -1,16 +1,18 @@
 """All systems on the gallery's graphs, under one protocol, and the page that shows them.
 
 usage: python -m benchmarks.gallery --out ROWS.jsonl [--systems raw graphcl:encoder=residual ...]
-           [--graphs wisconsin actor ...] [--folder FOLDER] [--runs 3] [--device cuda]
-           [--budget SECONDS]
+           [--graphs wisconsin actor ...] [--folder FOLDER] [--runs 3] [--labels 20 5]
+           [--device cuda] [--lanes 4] [--workers 8] [--budget SECONDS]
        python -m benchmarks.gallery --page [--out benchmarks/results/gallery.jsonl]
            [--docs docs]
 
-`graphcl compare` is the same for a user. There is one row per graph, system and seed, appended as
-it finishes; rows that are already in ROWS.jsonl are not computed again, and a failed one is tried
-again. Every system has its defaults, or the settings behind its name. Training and probe run on one
-device; all splits and strengths of a probe are fitted together. No training starts after `--budget`
-seconds. The graphs are those of FOLDER, by default ``graphs/`` in the folder GRAPHCL_DATA names.
+`graphcl compare` is the same for a user. There is one row per graph, system, seed and regime (the
+graph's splits, and each of `--labels`), appended as it finishes; rows that are already in
+ROWS.jsonl are not computed again, and a failed one is tried again. Every system has its defaults,
+or the settings behind its name. Training and probe run on one device, `--lanes` trainings beside
+each other, the largest graphs first; trees grow in `--workers` processes. No training starts after
+`--budget` seconds. The graphs are those of FOLDER, by default ``graphs/`` in the folder
+GRAPHCL_DATA names.
 
 `--page` writes gallery.md and images/gallery.png from the rows, and trains nothing.
 """
@@ -26,7 +28,7 @@ from benchmarks.gallery_page import FORMER, FORMER_RESIDUAL, write_page
 from graphcl.datasets import graph_files, read_gallery_graph
 from graphcl.devices import resolve_device
 from graphcl.research import comparison, rows
-from graphcl.research.comparison import compare, read_systems, summarise_rows
+from graphcl.research.comparison import compare, read_systems
 from graphcl.research.rows import Progress
 
 SYSTEMS = (
@@ -40,6 +42,7 @@ SYSTEMS = (
     "bgrl",
     "cca-ssg",
     "graphmae",
+    "trees",
     "graphcl",
     FORMER,
     FORMER_RESIDUAL,
@@ -55,7 +58,10 @@ def main() -> None:
     parser.add_argument("--graphs", nargs="+")
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--labels", nargs="*", type=int, default=[])
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--lanes", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--budget", type=float, default=float("inf"))
     parser.add_argument("--page", action="store_true")
     parser.add_argument("--docs", type=Path, default=Path("docs"))
@@ -68,9 +74,8 @@ def main() -> None:
         return
     folder = options.folder or Path(os.environ.get("GRAPHCL_DATA", ".")) / "graphs"
     files = graph_files(folder)
-    graphs = {
-        name: partial(read_gallery_graph, files[name]) for name in options.graphs or list(files)
-    }
+    largest = sorted(options.graphs or files, key=lambda name: -files[name].stat().st_size)
+    graphs = {name: partial(read_gallery_graph, files[name]) for name in largest}
     began = time.perf_counter()
     found = compare(
         graphs,
@@ -78,11 +83,13 @@ def main() -> None:
         options.out,
         seeds=range(options.runs),
         device=resolve_device(options.device),
+        labels=options.labels,
+        workers=options.workers,
+        lanes=options.lanes,
         budget=options.budget,
         on_progress=show,
     )
-    summary = summarise_rows(found)
-    print(comparison.report_of(summary).terminal(), flush=True)
+    print(comparison.comparison_report(found).terminal(), flush=True)
     print(f"{len(found)} rows, {time.perf_counter() - began:.0f} s", flush=True)
 
 

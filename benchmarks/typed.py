@@ -98,7 +98,7 @@ def judge(
         (rows(fitted, standard), torch.tensor(targets[y[fitted]], device=device))
         for (fitted, _), standard in zip(pairs, standards, strict=True)
     ]
-    fitted = fit_logistic_batch(problems, STRENGTHS, softmax=True)
+    fitted = list(fit_logistic_batch(problems, STRENGTHS, softmax=True))
     on_val = np.mean(
         [
             [f1(y[held], scores.argmax(1).cpu().numpy()) for scores in one.scores(rows(held, how))]

@@ -52,6 +52,23 @@ def test_some_graphs_within_a_budget(folder, monkeypatch):
     assert [(row["graph"], row["system"]) for row in rows.read(out)] == [("second", "raw")]
 
 
+def test_few_labels_in_lanes_the_largest_graph_first(folder, monkeypatch, capsys):
+    big = random_graph(2, num_nodes=200)
+    np.savez(folder / "graphs/big.npz", edge_index=big.edge_index(), x=big.x, y=big.y)
+    out, systems = folder / "rows.jsonl", ["--systems", "raw", "trees"]
+    given = ["--folder", folder / "graphs", *systems, "--labels", "5", "--runs", "1"]
+    call(monkeypatch, "--out", out, *given, "--lanes", "2", "--workers", "2", "--device", "cpu")
+    assert " on big " in "".join(capsys.readouterr().out.splitlines()[:2])
+    found = rows.read(out)
+    assert {(row["graph"], row["system"], row.get("labels")) for row in found} == {
+        (graph, system, labels)
+        for graph in ("big", "first", "second")
+        for system in ("raw", "trees")
+        for labels in (None, 5)
+    }
+    assert not any("failed" in row for row in found)
+
+
 def test_a_page_needs_rows(tmp_path, monkeypatch):
     with pytest.raises(SystemExit, match="holds no rows"):
         call(monkeypatch, "--page", "--out", tmp_path / "none.jsonl", "--docs", tmp_path)

@@ -46,6 +46,17 @@ def test_a_folder_in_all_forms(graphs, capsys):
     assert "2 graphs that every system was scored on" in captured.out
 
 
+def test_few_labels_have_a_table_of_their_own(graphs, capsys):
+    given = ["--methods", "raw,trees", "--device", "cpu", "--runs", "1", "--labels", "5"]
+    assert run(["compare", "mine", *given, "--json"]) == 0
+    cells = json.loads(capsys.readouterr().out)["cells"]
+    assert [cell.get("labels") for cell in cells] == [None] * 4 + [5] * 4
+    assert (
+        "| 5 labels a class | Score | raw | trees |"
+        in (graphs / "comparison/compare.md").read_text()
+    )
+
+
 def test_names_and_files_are_graphs_too(graphs, capsys):
     assert run(["compare", "mine/first.npz", "cora", "--methods", "raw", "--runs", "1"]) == 0
     out = capsys.readouterr().out
@@ -57,7 +68,11 @@ def test_names_and_files_are_graphs_too(graphs, capsys):
     ("arguments", "message"),
     [
         (["mine", "--methods", "dgy"], "unknown method 'dgy'"),
-        (["mine", "--methods", "gcn"], "gcn predicts labels itself"),
+        (["mine", "--methods", "gcn"], "gcn learns from the labels of one split"),
+        (
+            ["mine", "--labels", "20,few"],
+            "--labels must be whole numbers of 1 or more",
+        ),
         (["mine", "--methods", ","], "--methods must be one system or more"),
         (["nowhere"], "unknown dataset 'nowhere'"),
         (["mine", "mine/first.npz"], "two graphs are named 'first'"),

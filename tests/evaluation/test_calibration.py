@@ -5,7 +5,7 @@ import pytest
 from scipy.special import expit, softmax
 
 from graphcl.errors import GraphError
-from graphcl.evaluation import calibration, folds
+from graphcl.evaluation import calibration, folds, logistic
 from graphcl.evaluation.calibration import (
     STRENGTHS,
     HeldOut,
@@ -97,7 +97,7 @@ def test_no_node_is_fitted_in_the_fold_that_scores_it(monkeypatch):
 
     original = calibration._fit_parts
     monkeypatch.setattr(calibration, "_fit_parts", spy)
-    monkeypatch.setattr(calibration, "_VALUES", 90 * 30 * 4)  # a few folds at a time
+    monkeypatch.setattr(logistic, "VALUES", 90 * 30 * 4)  # a few folds at a time
     probe = fit_calibrated(z, one_hot(y, 2), several=False)
     for train, test in seen:
         assert sorted([*train, *test]) == list(range(90))

@@ -60,12 +60,30 @@ def test_labels_are_fitted_apart_and_problems_do_not_touch_each_other():
     z, y = problem(50, 4, 2, 1)
     labels = np.stack([y, 1 - y, np.arange(50) % 2], 1)
     other = tensors(*[part[:30] for part in (z, labels)])
-    together = fit_logistic_batch([tensors(z, labels), other], TRIED, softmax=False)[0]
+    together = next(fit_logistic_batch([tensors(z, labels), other], TRIED, softmax=False))
     for label in range(3):
         (alone,) = fit_logistic_batch([tensors(z, labels[:, [label]])], TRIED, softmax=False)
         torch.testing.assert_close(
             together.weight[:, :, [label]], alone.weight, rtol=1e-2, atol=1e-2
         )
+
+
+def test_what_does_not_fit_together_is_fitted_one_after_another(monkeypatch):
+    many = [tensors(z, y[:, None]) for z, y in (problem(30 + 9 * n, 4, 2, n) for n in range(5))]
+    whole = list(fit_logistic_batch(many, TRIED, softmax=False))
+    taken = []
+
+    def given():
+        for number, one in enumerate(many):
+            taken.append(number)
+            yield one
+
+    monkeypatch.setattr(logistic, "VALUES", 2 * 40 * (4 + len(TRIED)))
+    parts = fit_logistic_batch(given(), TRIED, softmax=False)
+    first = next(parts)
+    assert len(taken) < len(many)  # the others are not in memory yet
+    for one, other in zip([first, *parts], whole, strict=True):
+        torch.testing.assert_close(one.weight, other.weight)
 
 
 def test_its_usual_steps_are_enough_for_predictions():

@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
 
@@ -50,26 +52,110 @@ def test_scores_are_means_over_the_splits(graph):
     assert "splits" not in over_splits(lambda one: linear_probe(graph.x, one), graph)
 
 
-def test_it_is_the_plain_loop_over_splits_and_strengths():
+def words(nodes=240, columns=60):
+    """A graph whose columns are words: few, and one that is much larger than all others."""
+    graph, random = random_graph(num_nodes=nodes), np.random.default_rng(3)
+    likely = np.where(np.arange(columns) % 3 == graph.y[:, None], 0.06, 0.02)
+    x = (random.random((nodes, columns)) < likely).astype(np.float32)
+    x[:, 0] = 3 + 20 * random.normal(size=nodes)
+    return many_splits(graph.replace(x=x))
+
+
+def plain_loop(x, y, parts):
+    """Returns, per split, the test accuracy of what is best on validation, and its scaling."""
+    found = []
+    for train, val, test in parts:
+        standard, size = standardiser(x[train]), np.sqrt(x[train].var(axis=0).mean())
+        best = (-1.0, 0.0, "")
+        for name, rows in (("scaled", standard(x)), ("unscaled", x / size)):
+            for strength in STRENGTHS:
+                probe = LogisticRegression(C=strength, max_iter=10_000)
+                probe.fit(rows[train], y[train])
+                on_val, on_test = ((probe.predict(rows[n]) == y[n]).mean() for n in (val, test))
+                best = max(best, (on_val, on_test, name), key=lambda one: one[0])
+        found.append(best)
+    return found
+
+
+@pytest.mark.parametrize("labels", [None, 6])
+def test_it_is_the_plain_loop_over_splits_scalings_and_strengths(labels):
     graph = many_splits(random_graph(num_nodes=240))
-    found = compare_probe(graph.x, graph, device=CPU)
-    expected = []
-    for train, val, test in comparison_splits(graph)[1]:
-        standard = standardiser(graph.x[train])
-        best = (-1.0, 0.0)
-        for strength in STRENGTHS:
-            probe = LogisticRegression(C=strength, max_iter=10_000)
-            probe.fit(standard(graph.x[train]), graph.y[train])
-            on_val, on_test = (
-                (probe.predict(standard(graph.x[nodes])) == graph.y[nodes]).mean()
-                for nodes in (val, test)
-            )
-            best = max(best, (on_val, on_test), key=lambda pair: pair[0])
-        expected.append(best[1])
-    assert (found.metric, found.split, found.splits) == ("accuracy", "given", 3)
-    assert found.split_scores == pytest.approx(expected, abs=1.01 / 80)  # one node on the border
+    found = compare_probe(graph.x, graph, labels=labels, device=CPU)
+    parts = comparison_splits(graph, labels)[1]
+    on_val, on_test, scaling = zip(*plain_loop(graph.x, graph.y, parts), strict=True)
+    kind = "given" if labels is None else "6 a class"
+    assert (found.metric, found.split, found.splits) == ("accuracy", kind, 3)
+    # One node on the border; of few validation nodes, many settings are the best.
+    near = 1.01 / 80 if labels is None else 0.05
+    assert found.split_scores == pytest.approx(on_test, abs=near)
+    assert found.val_score == pytest.approx(np.mean(on_val), abs=1.01 / 18)
+    assert found.chosen == {name: scaling.count(name) for name in scaling}
     assert found.score == pytest.approx(np.mean(found.split_scores))
     assert found.score == found.accuracy == found.micro_f1
+
+
+def test_columns_are_scaled_where_that_is_better_on_validation_and_on_a_tie():
+    graph = words()
+    assert compare_probe(graph.x, graph, device=CPU).chosen == {"scaled": 3}  # else one drowns all
+    random = np.random.default_rng(0)
+    z = 0.05 * random.normal(size=(240, 100)).astype(np.float32)  # noise, one column that tells
+    z[:, 0] = graph.y + 0.3 * random.normal(size=240)
+    found = compare_probe(z, graph, labels=5, device=CPU)
+    assert found.chosen.get("unscaled", 0) >= 2
+    assert found.score > 0.8
+    tied = compare_probe(np.eye(3)[graph.y], graph, device=CPU)
+    assert (tied.chosen, tied.score) == ({"scaled": 3}, 1)
+
+
+@given(st.lists(st.integers(-1, 4), min_size=12, max_size=150), st.integers(1, 25), st.booleans())
+def test_few_labels_are_as_many_of_each_class_and_the_rest_is_test(classes, labels, several):
+    y = np.array(classes)
+    if several:
+        y = (y[:, None] == np.arange(3)).astype(np.int64)
+    graph = Graph.from_edge_index(np.zeros((2, 0), np.int64), np.ones((len(y), 1)), y)
+    groups = np.zeros(len(y), int) if several else y
+    counts = {label: int((groups == label).sum()) for label in set(groups[groups >= 0].tolist())}
+    most = 3 * labels if several else labels
+    wanted = {label: min(most, count // 3) for label, count in counts.items()}
+    if not sum(wanted.values()):
+        with pytest.raises(GraphError, match="too few labelled nodes"):
+            comparison_splits(graph, labels)
+        return
+    kind, parts = comparison_splits(graph, labels)
+    assert (kind, len(parts)) == (f"{labels} a class", DRAWN)
+    for train, val, test in parts:
+        assert sorted([*train, *val, *test]) == np.flatnonzero(groups >= 0).tolist()
+        for label, count in wanted.items():
+            assert (groups[train] == label).sum() == (groups[val] == label).sum() == count
+    again = comparison_splits(graph, labels)[1]
+    assert all(np.array_equal(a, b) for a, b in zip(parts[0], again[0], strict=True))
+
+
+def test_few_labels_ignore_the_graphs_own_split(graph):
+    bare = graph.replace(**NO_MASKS)
+    for own, drawn in zip(
+        comparison_splits(graph, 4)[1], comparison_splits(bare, 4)[1], strict=True
+    ):
+        assert all(np.array_equal(a, b) for a, b in zip(own, drawn, strict=True))
+
+
+def test_a_learner_sees_the_labels_of_train_nodes_alone(graph):
+    right, wrong = np.eye(3)[graph.y], np.eye(3)[(graph.y + 1) % 3]
+    seen = []
+
+    def learn(parts, targets, exclusive):
+        assert exclusive
+        for (train, val, test), y in zip(parts, targets, strict=True):
+            assert np.array_equal(y, right[train])
+            assert len(y) < graph.num_nodes / 2
+            seen.append(test)
+            on_val = np.stack([wrong[val], right[val], right[val]])
+            on_test = {0: wrong[test], 1: right[test], 2: wrong[test]}
+            yield splits.Answers(["bad", "good", "late"], on_val, on_test.get)
+
+    found = splits.compare_learner(learn, graph, labels=5)
+    assert (found.score, found.val_score, found.chosen) == (1, 1, {"good": DRAWN})
+    assert len(seen) == DRAWN
 
 
 def test_without_splits_three_are_drawn_of_each_class():
@@ -131,7 +217,7 @@ def test_auc_is_scikit_learns_with_ties_and_empty_labels():
 def test_micro_f1_is_scikit_learns():
     random = np.random.default_rng(1)
     scores, targets = random.normal(size=(30, 4)), random.integers(0, 2, (30, 4))
-    found = splits._measure(scores, targets, "label_auc")
+    found = splits.measure(scores, targets, "label_auc")
     assert found[2] == pytest.approx(f1_score(targets, scores > 0, average="micro"))
 
 
@@ -141,7 +227,7 @@ def test_test_labels_choose_nothing(graph):
     other = np.where(several.split(0).test_mask, (graph.y + 1) % 3, graph.y)
     wrong = compare_probe(graph.x, several.split(0).replace(y=other), device=CPU)
     right = compare_probe(graph.x, several.split(0), device=CPU)
-    assert wrong.val_score == right.val_score
+    assert (wrong.val_score, wrong.chosen) == (right.val_score, right.chosen)
     assert wrong.score < right.score
     assert found.split_scores[0] == right.score
 

@@ -8,7 +8,7 @@ import torch
 
 from graphcl.errors import GraphCLError
 from graphcl.research import comparison
-from graphcl.research.comparison import compare, embedding_methods, read_systems, summarise_rows
+from graphcl.research.comparison import comparable_methods, compare, read_systems, summarise_rows
 from graphcl.research.output import csv_text, latex_table
 from tests.conftest import random_graph
 
@@ -41,7 +41,10 @@ def test_systems_are_read_with_their_settings():
         ("dgi:dym=3", "dgi: unknown field 'dym'; did you mean 'dim'"),
         ("graphcl:layer=3", "layer"),
         ("dgi:dim", "a setting is KEY=VALUE; got 'dim' in 'dgi:dim'"),
-        ("gcn", "compare: gcn predicts labels itself; systems that embed: graphcl, raw"),
+        (
+            "gcn",
+            "compare: gcn learns from the labels of one split; others: graphcl, raw",
+        ),
     ],
 )
 def test_what_cannot_be_compared_is_refused(text, message):
@@ -49,9 +52,9 @@ def test_what_cannot_be_compared_is_refused(text, message):
         read_systems([text])
 
 
-def test_the_systems_that_embed_are_known():
-    known = embedding_methods()
-    assert {"graphcl", "raw", "grace", "bgrl", "cca-ssg", "graphmae"} <= set(known)
+def test_the_systems_that_can_be_compared_are_known():
+    known = comparable_methods()
+    assert {"graphcl", "raw", "grace", "bgrl", "cca-ssg", "graphmae", "trees"} <= set(known)
     assert not {"gcn", "gat", "label-propagation"} & set(known)
 
 
@@ -72,6 +75,40 @@ def test_every_graph_system_and_seed_has_a_row_and_a_deterministic_system_one(tm
         assert {"train_seconds", "probe_seconds", "device", "versions", "settings"} <= row.keys()
     assert found[1]["settings"]["dim"] == 4
     assert found[1]["score"] != found[4]["score"]
+
+
+def test_every_regime_is_a_row_of_one_training(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    found = run(path, "raw,trees,random-encoder:dim=4", ("one",), seeds=[0])
+    assert [row.get("labels") for row in found] == [None] * 3
+    more = run(path, "raw,trees,random-encoder:dim=4", ("one",), seeds=[0], labels=(6, 3))
+    assert [(row["system"], row.get("labels")) for row in more] == [
+        (system, count)
+        for system in ("raw", "trees", "random-encoder:dim=4")
+        for count in (None, 6, 3)
+    ]
+    assert len(path.read_text().splitlines()) == 9  # the splits are not scored again
+    for row in more:
+        expected = (1, "given") if "labels" not in row else (3, f"{row['labels']} a class")
+        assert (row["splits"], row["split"]) == expected
+        assert sum(row["chosen"].values()) == row["splits"]
+        assert row["nodes"][0] == {None: 20, 6: 18, 3: 9}[row.get("labels")]
+        assert row["train_seconds"] >= 0
+    report = comparison.comparison_report(more)
+    assert "| Graph | Score | raw | trees |" in report.markdown
+    assert "| 6 labels a class | Score |" in report.markdown
+    assert report.markdown.index("| 6 labels") < report.markdown.index("| 3 labels")
+    assert [line["labels"] for line in report.lines] == [None] * 3 + [6] * 3 + [3] * 3
+
+
+def test_lanes_and_workers_change_no_score(tmp_path):
+    systems = "raw,trees,random-encoder:dim=4,grace:dim=4,epochs=2"
+    plain = run(tmp_path / "a.jsonl", systems, labels=(4,))
+    beside = run(tmp_path / "b.jsonl", systems, labels=(4,), lanes=3, workers=2)
+    assert [row["split_scores"] for row in plain] == [row["split_scores"] for row in beside]
+    assert [row["graph"] for row in plain] == [row["graph"] for row in beside]
+    assert {row.get("lanes") for row in plain} == {None}
+    assert {row["lanes"] for row in beside} == {3}
 
 
 def test_a_graph_that_cannot_be_scored_is_a_failure_with_its_reason(tmp_path):

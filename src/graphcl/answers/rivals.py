@@ -26,7 +26,7 @@ from threadpoolctl import threadpool_limits
 from graphcl.arrays import Array
 from graphcl.evaluation.folds import ascending, deal
 
-_Make = Callable[[Any, Array, int], Any]  # rows, targets and a seed to a model
+Make = Callable[[Any, Array, int], Any]  # rows, targets and a seed to a model
 MOST_ROWS = 5000  # labelled nodes
 MOST_LABELS = 20  # of several per node; each needs a model of its own
 FOLDS, FEWER_FOLDS, FEW_NODES = 5, 3, 300
@@ -72,8 +72,8 @@ class Rival:
             x: their columns.
             means: the means of their neighbours' columns, if the model sees them.
         """
-        rows = _side_by_side(x, means) if self.neighbours else x
-        return _answers(self._fitted, rows, self.shape)
+        rows = side_by_side(x, means) if self.neighbours else x
+        return ask_model(self._fitted, rows, self.shape)
 
 
 def rivals(
@@ -106,39 +106,38 @@ def rivals(
     folds = int(np.clip(np.median(np.bincount(groups)[groups]), 2, most))
     fold = deal(groups, folds, random)
     own = scipy.sparse.csr_array(x) if scipy.sparse.issparse(x) else np.asarray(x)
-    plans: list[tuple[str, _Make, bool]] = [
-        ("median" if number else "majority", _one_answer, False)
-    ]
+    plans: list[tuple[str, Make, bool]] = [("median" if number else "majority", _one_answer, False)]
     if own.shape[1]:
         regression = "ridge regression" if number else "logistic regression"
-        plans += [(regression, _regression, False), ("boosted trees", _trees, False)]
-        plans += [] if means is None else [("boosted trees with neighbours", _trees, True)]
+        plans += [(regression, _regression, False), ("boosted trees", boosted_trees, False)]
+        plans += [] if means is None else [("boosted trees with neighbours", boosted_trees, True)]
 
-    def ask(make: _Make, rows: Any) -> Array:
+    def ask(make: Make, rows: Any) -> Array:
         held = np.full((len(targets), *shape), np.nan)
         for asked in (fold == place for place in (np.unique(fold) if len(y) > 1 else ())):
-            model = _fit(make, rows[~asked], y[~asked], seed)
-            held[order[asked]] = _answers(model, rows[asked], shape)
+            model = fit_model(make, rows[~asked], y[~asked], seed)
+            held[order[asked]] = ask_model(model, rows[asked], shape)
         return held
 
     found = []
     for name, make, neighbours in plans:
-        rows = (_side_by_side(own, means) if neighbours else own)[order]
-        fit = partial(_fit, make, rows, y, seed)
+        rows = (side_by_side(own, means) if neighbours else own)[order]
+        fit = partial(fit_model, make, rows, y, seed)
         found.append(Rival(name, neighbours, fit, partial(ask, make, rows), shape))
     return found
 
 
-def _side_by_side(x: Any, means: Any) -> Any:
+def side_by_side(x: Any, means: Any) -> Any:
+    """Returns two tables with the same rows as one, sparse if one of them is."""
     if scipy.sparse.issparse(x) or scipy.sparse.issparse(means):
         return scipy.sparse.hstack([x, means], format="csr")
     return np.hstack([x, means])
 
 
-def _fit(make: _Make, rows: Any, y: Array, seed: int) -> Any:
+def fit_model(make: Make, rows: Any, y: Array, seed: int) -> Any:
     """Fits a model, or one for each of several labels; one answer for all if nothing differs."""
     if y.ndim == 2:
-        return [_fit(make, rows, label, seed) for label in y.T]
+        return [fit_model(make, rows, label, seed) for label in y.T]
     if len(y) < 3 or (y == y[0]).all():
         make = _one_answer
     with threadpool_limits(1), warnings.catch_warnings():  # so little work is slower on threads
@@ -147,10 +146,10 @@ def _fit(make: _Make, rows: Any, y: Array, seed: int) -> Any:
         return make(rows, y, seed).fit(rows, y)
 
 
-def _answers(model: Any, rows: Any, shape: tuple[int, ...]) -> Array:
-    """Returns what a model says; a class that it has not seen has the probability 0."""
+def ask_model(model: Any, rows: Any, shape: tuple[int, ...]) -> Array:
+    """Returns what a fitted model says; a class that it has not seen has the probability 0."""
     if isinstance(model, list):
-        return np.column_stack([_answers(one, rows, (2,))[:, 1] for one in model])
+        return np.column_stack([ask_model(one, rows, (2,))[:, 1] for one in model])
     if not shape:
         return np.asarray(model.predict(rows))
     found: Array = np.zeros((rows.shape[0], *shape))
@@ -176,17 +175,17 @@ def _regression(rows: Any, y: Array, _: int) -> Any:
     return make_pipeline(best, MaxAbsScaler() if words else StandardScaler(), model)
 
 
-def _trees(rows: Any, y: Array, seed: int) -> Any:
+def boosted_trees(rows: Any, y: Array, seed: int, **settings: Any) -> Any:
+    """Returns boosted trees, not fitted, on the columns of `rows` that tell most of `y`.
+
+    `settings` are arguments of scikit-learn's model that are to differ.
+    """
     number = y.dtype.kind == "f"
     boosting = HistGradientBoostingRegressor if number else HistGradientBoostingClassifier
     # Small trees and large steps: as good as the defaults on Cora, in a fifth of the time.
-    model = boosting(
-        max_iter=50,
-        max_leaf_nodes=8,
-        learning_rate=0.2,
-        min_samples_leaf=int(np.clip(len(y) // 20, 2, 20)),
-        random_state=seed,
-    )
+    usual: Any = {"max_iter": 50, "max_leaf_nodes": 8, "learning_rate": 0.2}
+    usual["min_samples_leaf"] = int(np.clip(len(y) // 20, 2, 20))
+    model = boosting(**(usual | settings), random_state=seed)
     sparse = scipy.sparse.issparse(rows)
     dense = FunctionTransformer(lambda one: one.toarray(), accept_sparse=True)
     best = _best(rows, y, TREE_COLUMNS)

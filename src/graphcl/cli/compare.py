@@ -34,6 +34,9 @@ def compare(
         typer.Option(help="Systems, comma-separated: NAME, or NAME:key=value,key=value."),
     ] = [METHODS],  # noqa: B006 (typer copies it)
     repeats: Annotated[int, typer.Option("--runs", min=1, help="Number of seeds.")] = 3,
+    labels: Annotated[
+        str, typer.Option(help="Also with so few labels a class; numbers, comma-separated.")
+    ] = "",
     seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
     device: DeviceOption = "auto",
     out: Annotated[Path, typer.Option(help="The folder for results.")] = Path("comparison"),
@@ -43,7 +46,8 @@ def compare(
 
     Every system runs with its defaults, or with the settings given after its name. Embeddings are
     scored by logistic regression over all splits of a graph, or three random ones if it has none:
-    accuracy, ROC-AUC for two classes, mean AUC of the labels if a node has several.
+    accuracy, ROC-AUC for two classes, mean AUC of the labels if a node has several. With --labels,
+    the same embeddings are also scored with few labels of each class, in three draws.
 
     Given runs instead of graphs, it trains nothing: it lists in which settings they differ, and
     their scores, as each run has them.
@@ -58,6 +62,8 @@ def compare(
 
         graphcl compare cora citeseer --methods raw,graphcl:encoder=residual --device cuda
 
+        graphcl compare my-graphs --labels 20,5
+
         graphcl compare runs/first runs/second --json
     """
     runs = [is_run(Path(name)) for name in graphs]
@@ -71,12 +77,23 @@ def compare(
 
     systems = research.read_systems(methods)
     require(len(systems) >= 1, "compare", "--methods", "one system or more", methods)
+    few = read_labels(labels)
     chosen = find_graphs(graphs)
     path, seeds, where = out / "compare.jsonl", range(seed, seed + repeats), resolve_device(device)
     with continues("compare", "rows", path), run_progress("compare") as show:
-        rows = research.compare(chosen, systems, path, seeds=seeds, device=where, on_progress=show)
+        rows = research.compare(
+            chosen, systems, path, seeds=seeds, device=where, labels=few, on_progress=show
+        )
     report, text = research.comparison_report(rows, [system.label for system in systems]).show(out)
     print_result(report, text, as_json=as_json)
+
+
+def read_labels(listed: str) -> list[int]:
+    """Reads numbers of labels of a class, separated by commas."""
+    found = [one.strip() for one in listed.split(",") if one.strip()]
+    whole = all(one.isdigit() and int(one) > 0 for one in found)
+    require(whole, "compare", "--labels", "whole numbers of 1 or more", listed)
+    return [int(one) for one in dict.fromkeys(found)]
 
 
 def find_graphs(names: list[str]) -> "dict[str, Callable[[], Graph]]":

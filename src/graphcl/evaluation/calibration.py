@@ -59,7 +59,6 @@ _LEVELS = np.concatenate([[0.001, 0.01], np.arange(0.04, 0.97, 0.04), [0.98, 0.9
 _FINE = np.linspace(0.001, 0.999, 500)  # levels between which the loss is interpolated
 _LEAST_WEIGHT = 0.01  # of a strength that is worth its time
 _BLOCK = 1 << 16  # rows that are scored at a time
-_VALUES = 1 << 24  # inputs and outputs of regressions that are fitted at once, 64 MB
 
 
 @dataclass(frozen=True)
@@ -397,15 +396,9 @@ def _gather(
 
 
 def _fit_parts(z: Array, targets: Array, parts: list[Part], several: bool) -> list[Fitted]:
-    """Fits regressions on train nodes, as many at once as memory allows."""
-    outputs = targets.shape[1] * len(STRENGTHS)
-    together = max(1, _VALUES // (len(z) * (z.shape[1] + outputs)))
-    fitted: list[Fitted] = []
-    for start in range(0, len(parts), together):
-        some = parts[start : start + together]
-        problems = [(_tensor(z[train]), _tensor(targets[train])) for train, _ in some]
-        fitted += fit_logistic_batch(problems, STRENGTHS, softmax=not several, steps=STEPS)
-    return fitted
+    """Fits regressions on train nodes."""
+    problems = ((_tensor(z[train]), _tensor(targets[train])) for train, _ in parts)
+    return list(fit_logistic_batch(problems, STRENGTHS, softmax=not several, steps=STEPS))
 
 
 def _scores(fitted: Fitted, z: Array) -> Array:

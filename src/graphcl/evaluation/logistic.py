@@ -15,7 +15,7 @@ of the penalty are columns of one weight matrix, so the whole grid is trained at
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,7 @@ BATCH_STEPS = (
     100  # enough for every strength that validation chooses; the weakest are near their end
 )
 _SMALLEST = 1e-6  # of the largest λ; below, float32 has only noise
+VALUES = 1 << 24  # inputs and outputs of regressions that are fitted at once, 64 MB
 
 
 @dataclass(frozen=True)
@@ -53,23 +54,43 @@ class Fitted:
         return z @ self.weight + self.bias[:, None]
 
 
-@torch.no_grad()
 def fit_logistic_batch(
-    problems: Sequence[tuple[Tensor, Tensor]],
+    problems: Iterable[tuple[Tensor, Tensor]],
     strengths: Sequence[float],
     *,
     softmax: bool,
     steps: int = BATCH_STEPS,
-) -> list[Fitted]:
-    """Fits every problem with every strength.
+) -> Iterator[Fitted]:
+    """Fits every problem with every strength, as many at once as `VALUES` allows.
 
     Args:
         problems: per train set, standardised embeddings ``[rows, dim]`` and 0/1 targets ``[rows,
-            outputs]``, on one device; rows may differ in number.
+            outputs]``, on one device; rows may differ in number. They are taken as they are fitted,
+            so that not all need to be in memory.
         strengths: C.
         softmax: whether outputs exclude each other; otherwise each is a regression of its own.
         steps: number of updates.
     """
+    together: list[tuple[Tensor, Tensor]] = []
+    held = 0
+    for z, y in problems:
+        more = len(z) * (z.shape[1] + y.shape[1] * len(strengths))
+        if together and held + more > VALUES:
+            yield from _fit_together(together, strengths, softmax, steps)
+            together, held = [], 0
+        together.append((z, y))
+        held += more
+    if together:
+        yield from _fit_together(together, strengths, softmax, steps)
+
+
+@torch.no_grad()
+def _fit_together(
+    problems: Sequence[tuple[Tensor, Tensor]],
+    strengths: Sequence[float],
+    softmax: bool,
+    steps: int,
+) -> list[Fitted]:
     rotated = [_rotate(z) for z, _ in problems]
     rows, width = max(len(z) for z, _ in problems), max(len(own) for _, own, _, _ in rotated)
     first, outputs = problems[0][0], problems[0][1].shape[1]

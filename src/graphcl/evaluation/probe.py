@@ -337,7 +337,13 @@ def f1(y: Array, predicted: Array, average: str = "macro", weight: Array | None 
 
 
 def standardiser(z: Array) -> Callable[[Array], Array]:
-    """Returns a function that standardises rows by the means and deviations of the columns of `z`.
+    """Returns a function that standardises rows by `column_scales` of `z`."""
+    mean, scale = column_scales(z)
+    return lambda rows: (rows.astype(np.float64) - mean) / scale
+
+
+def column_scales(z: Array) -> tuple[Array, Array]:
+    """Returns what to take from each column, and what to divide it by, to standardise it.
 
     `z` are the rows that may be learned from: the probe passes its train rows, so no other row
     changes what becomes of a row.
@@ -366,8 +372,7 @@ def standardiser(z: Array) -> Callable[[Array], Array]:
     # A constant of float32 varies by 1e-7 of itself, and the mean of many rows is rounded too.
     own = np.finfo(z.dtype if z.dtype.kind == "f" else np.float64).eps
     rounding = max(4 * own, len(z) * np.finfo(np.float64).eps)
-    scale = np.where(spread > rounding * np.abs(mean), spread, np.inf)
-    return lambda rows: (rows.astype(np.float64) - mean) / scale
+    return mean, np.where(spread > rounding * np.abs(mean), spread, np.inf)
 
 
 def check_embeddings(z: Array) -> None:
@@ -446,14 +451,27 @@ def node_split(
             if not len(nodes):
                 raise GraphError(f"{owner}: no labelled node among the {name} nodes")
         return train, val, test
+    return draw_split(y, lambda members: max(1, members // 10), seed, owner=owner)
+
+
+def draw_split(
+    y: Array, count: Callable[[int], int], seed: int, *, owner: str
+) -> tuple[Array, Array, Array]:
+    """Draws train nodes of each class, as many validation nodes, and leaves the rest to test.
+
+    `count` is how many of so many members of a class to train on. With several labels per node, all
+    labelled nodes are one class.
+
+    Raises:
+        GraphError: a part is empty.
+    """
     parts: tuple[list[Array], list[Array], list[Array]] = ([], [], [])
     random = np.random.default_rng(seed if seed >= 0 else derive(seed, "split"))
-    # Each class is split in proportion. With several labels per node, all nodes are one class.
-    classes = y if y.ndim == 1 else np.zeros(len(y))
+    classes, labelled = y if y.ndim == 1 else np.zeros(len(y)), is_labelled(y)
     for label in np.unique(classes[labelled]):
         members = random.permutation(np.flatnonzero(labelled & (classes == label)))
-        tenth = max(1, len(members) // 10)
-        for part, nodes in zip(parts, np.split(members, [tenth, 2 * tenth]), strict=True):
+        some = count(len(members))
+        for part, nodes in zip(parts, np.split(members, [some, 2 * some]), strict=True):
             part.append(nodes)
     if any(sum(map(len, part)) == 0 for part in parts):
         raise GraphError(

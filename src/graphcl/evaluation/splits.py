@@ -3,22 +3,25 @@
 Also those of a supervised system's predictions, and what the probe confuses.
 
 The protocol of a comparison: the graph's own splits, all of them, else `DRAWN` random ones with
-10 % / 10 % / 80 % of each class; logistic regression on frozen embeddings, its strength chosen on
-the validation nodes of each split; accuracy, ROC-AUC for two classes, and micro-F1 and the mean AUC
-of the labels where a node has several. Settings are chosen by the same scores on validation nodes.
+10 % / 10 % / 80 % of each class, or as many with a few labels of each class; logistic regression on
+frozen embeddings. Its strength, and whether columns are scaled, is chosen on the validation nodes
+of each split. Scores are accuracy, ROC-AUC for two classes, and micro-F1 and the mean AUC of the
+labels where a node has several. Settings are chosen by the same scores on validation nodes.
 """
 
-from collections.abc import Callable, Mapping
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from graphcl.arrays import Array, Integers
+from graphcl.arrays import Array, Integers, blocks
 from graphcl.errors import GraphError
 from graphcl.evaluation.failure import majority_share
 from graphcl.evaluation.logistic import (
@@ -30,7 +33,9 @@ from graphcl.evaluation.probe import (
     STRENGTHS,
     PredictionResult,
     check_embeddings,
+    column_scales,
     cross_validate,
+    draw_split,
     f1,
     fit_probe,
     is_cross_validated,
@@ -47,6 +52,7 @@ from graphcl.graphs.validation import is_labelled
 from graphcl.settings import PROBE_STEPS
 
 DRAWN = 3
+_ROWS = 4096  # that are read at once
 SPLITS = 3  # that validation scores are averaged over
 ACCURACY, ROC_AUC, LABEL_AUC = "accuracy", "roc_auc", "label_auc"
 METRICS = {ACCURACY: "accuracy", ROC_AUC: "ROC-AUC", LABEL_AUC: "mean label AUC"}
@@ -73,16 +79,18 @@ def over_splits(score: Callable[[Any], Any], graph: Labelled) -> Mapping[str, An
 
 @dataclass(frozen=True)
 class Comparison:
-    """The scores of embeddings over all splits of a graph.
+    """The scores of a system over all splits of a graph.
 
     Attributes:
         metric: which score is `score`: ``accuracy``, ``roc_auc`` or ``label_auc``.
         score: its mean over the splits.
         split_scores: its value in each split.
-        val_score: its mean on the validation nodes, by which strengths are chosen.
+        val_score: its mean on the validation nodes, by which settings are chosen.
         accuracy: mean accuracy; of pairs of node and label if there are several.
         micro_f1: mean micro-F1; equals the accuracy for one class per node.
-        split: ``given``, ``random``, or ``given, validation drawn``.
+        chosen: how many splits chose what; of the probe, columns that are ``scaled`` or
+            ``unscaled``.
+        split: ``given``, ``random``, ``given, validation drawn``, or how many labels of a class.
         splits: number of splits.
         nodes: numbers of train, validation and test nodes of the first split.
     """
@@ -93,42 +101,112 @@ class Comparison:
     val_score: float
     accuracy: float
     micro_f1: float
+    chosen: Mapping[str, int]
     split: str
     splits: int
     nodes: tuple[int, int, int]
 
 
-def compare_probe(z: Any, graph: Graph, *, device: torch.device) -> Comparison:
-    """Scores embeddings by the protocol of this module; all splits are fitted together.
+class Answers(NamedTuple):
+    """What a system says in one split, with every setting that it could have there.
+
+    Attributes:
+        names: what the settings are called; some may share a name.
+        val: the scores of the validation nodes, ``[settings, nodes, outputs]``; those above 0 are
+            labels.
+        test: returns the scores of the test nodes with one setting, ``[nodes, outputs]``.
+    """
+
+    names: Sequence[str]
+    val: Array
+    test: Callable[[int], Array]
+
+
+# Takes splits, the 0/1 targets of the train nodes of each, and whether outputs exclude each other.
+Learner = Callable[[Sequence[Split], Sequence[Integers], bool], Iterable[Answers]]
+
+
+def compare_probe(
+    z: Any, graph: Graph, *, labels: int | None = None, device: torch.device
+) -> Comparison:
+    """Scores embeddings by the protocol of this module; splits are fitted together.
+
+    In each split, columns are standardised by `standardiser`, or all divided by one number: what
+    is better on validation nodes.
+
+    Args:
+        z: embeddings, ``[num_nodes, dim]``.
+        graph: has the labels and the splits.
+        labels: of each class to learn from; None for the graph's splits. See `comparison_splits`.
+        device: where regressions are fitted.
 
     Raises:
         GraphError: there are no labels, a split lacks nodes, or the embeddings do not fit.
     """
-    if graph.y is None:
-        raise GraphError(f"{graph.name}: has no labels to score by")
-    z = embedding_table(z, "probe", graph.num_nodes)
-    kind, parts = comparison_splits(graph)
-    check_embeddings(z)
+    table = embedding_table(z, "probe", graph.num_nodes)
+    check_embeddings(table)
 
-    def rows(nodes: Array, standard: Callable[[Array], Array]) -> Tensor:
-        return torch.tensor(standard(z[nodes]), dtype=torch.float32, device=device)
+    def learn(
+        parts: Sequence[Split], targets: Sequence[Integers], exclusive: bool
+    ) -> Iterator[Answers]:
+        # Each by its train rows alone.
+        scales = [(column_scales(table[train]), _one_scale(table[train])) for train, _, _ in parts]
 
+        def rows(nodes: Array, scale: tuple[Any, Any]) -> Tensor:
+            mean, size = (torch.as_tensor(one, device=device) for one in scale)
+            return ((torch.as_tensor(table[nodes], device=device).double() - mean) / size).float()
+
+        problems = (
+            (rows(train, scale), torch.tensor(y, dtype=torch.float32, device=device))
+            for (train, _, _), y, both in zip(parts, targets, scales, strict=True)
+            for scale in both
+        )
+        fitted = fit_logistic_batch(problems, STRENGTHS, softmax=exclusive)
+        for (_, val, test), both in zip(parts, scales, strict=True):
+            pair = [(next(fitted), scale) for scale in both]
+            on_val = [one.scores(rows(val, scale)).cpu().numpy() for one, scale in pair]
+
+            def on_test(place: int, test: Array = test, pair: Any = pair) -> Array:
+                (one, scale), strength = pair[place // len(STRENGTHS)], place % len(STRENGTHS)
+                scores = rows(test, scale) @ one.weight[strength] + one.bias[strength]
+                return np.asarray(scores.cpu().numpy())
+
+            yield Answers(_SCALINGS, np.concatenate(on_val), on_test)
+
+    return compare_learner(learn, graph, labels=labels)
+
+
+_SCALINGS = ("scaled",) * len(STRENGTHS) + ("unscaled",) * len(STRENGTHS)
+
+
+def _one_scale(z: Array) -> tuple[float, float]:
+    """Returns 0, and the number that brings the variance of columns to 1 on the mean."""
+    mean = z.mean(axis=0, dtype=np.float64)
+    squares = sum(
+        ((z[some].astype(np.float64) - mean) ** 2).sum() for some in blocks(len(z), _ROWS)
+    )
+    size = math.sqrt(squares / z.size)
+    return 0.0, size if size > 0 else math.inf
+
+
+def compare_learner(learn: Learner, graph: Graph, *, labels: int | None = None) -> Comparison:
+    """Scores whatever learns from train nodes, by the protocol of this module.
+
+    In each split, the setting with the best score on validation nodes is scored on test nodes, the
+    first of equals. `learn` gets no label of either.
+
+    Raises:
+        GraphError: there are no labels, or a split lacks nodes.
+    """
+    kind, parts = comparison_splits(graph, labels)
     targets, metric = _targets(graph)
-    standards = [standardiser(z[train]) for train, _, _ in parts]  # each by its train rows alone
-    problems = [
-        (rows(train, standard), torch.tensor(targets[train], dtype=torch.float32, device=device))
-        for (train, _, _), standard in zip(parts, standards, strict=True)
-    ]
-    fitted = fit_logistic_batch(problems, STRENGTHS, softmax=metric == ACCURACY)
-    results = []
-    for (_, val, test), standard, one in zip(parts, standards, fitted, strict=True):
-        on_val = [
-            _measure(scores, targets[val], metric)[0]
-            for scores in one.scores(rows(val, standard)).cpu().numpy()
-        ]
-        chosen = int(np.argmax(on_val))  # the strongest penalty on a tie
-        scores = (rows(test, standard) @ one.weight[chosen] + one.bias[chosen]).cpu().numpy()
-        results.append((*_measure(scores, targets[test], metric), on_val[chosen]))
+    answers = learn(parts, [targets[train] for train, _, _ in parts], metric == ACCURACY)
+    results, chosen = [], Counter[str]()
+    for (_, val, test), answer in zip(parts, answers, strict=True):
+        on_val = [measure(scores, targets[val], metric)[0] for scores in answer.val]
+        best = int(np.argmax(on_val))
+        chosen[answer.names[best]] += 1
+        results.append((*measure(answer.test(best), targets[test], metric), on_val[best]))
     train, val, test = parts[0]
     scored, accuracy, micro, on_validation = zip(*results, strict=True)
     return Comparison(
@@ -138,26 +216,39 @@ def compare_probe(z: Any, graph: Graph, *, device: torch.device) -> Comparison:
         val_score=fmean(on_validation),
         accuracy=fmean(accuracy),
         micro_f1=fmean(micro),
+        chosen=dict(chosen),
         split=kind,
         splits=len(parts),
         nodes=(len(train), len(val), len(test)),
     )
 
 
-def comparison_splits(graph: Graph) -> tuple[str, list[Split]]:
+def comparison_splits(graph: Graph, labels: int | None = None) -> tuple[str, list[Split]]:
     """Returns where the splits come from, and the labelled nodes of each.
 
     Where only validation nodes are missing, a fifth of the train nodes of each class are taken.
+
+    With `labels`, whatever split the graph has, `DRAWN` are drawn: that many train nodes of each
+    class, at most a third of it, and as many validation nodes; all others are test nodes. Where
+    nodes have several labels, it is that many times the number of labels, of all nodes.
     """
-    if graph.y is None:
+    y = graph.y
+    if y is None:
         raise GraphError(f"{graph.name}: has no labels to score by")
+    if labels is not None:
+        most = labels if y.ndim == 1 else labels * y.shape[1]
+        parts = [
+            draw_split(y, lambda members: min(most, members // 3), seed, owner=graph.name)
+            for seed in range(DRAWN)
+        ]
+        return f"{labels} a class", parts
     kind, wholes = "given", [graph.split(number) for number in range(graph.num_splits)]
     if not wholes and graph.train_mask is not None and graph.test_mask is not None:
         kind, wholes = "given, validation drawn", [_with_validation(graph)]
     if wholes:
-        parts = [node_split(one, graph.y, 0) for one in wholes]
+        parts = [node_split(one, y, 0) for one in wholes]
     else:
-        kind, parts = "random", [node_split(graph, graph.y, seed) for seed in range(DRAWN)]
+        kind, parts = "random", [node_split(graph, y, seed) for seed in range(DRAWN)]
     for number, (_, _, test) in enumerate(parts):
         if not len(test):
             raise GraphError(f"{graph.name}: split {number} has no labelled test node")
@@ -202,7 +293,7 @@ def _targets(graph: Graph) -> tuple[Integers, str]:
     return (y[:, None] == classes).astype(np.int64), metric
 
 
-def _measure(scores: Array, targets: Array, metric: str) -> tuple[float, float, float]:
+def measure(scores: Array, targets: Array, metric: str) -> tuple[float, float, float]:
     """Returns the metric, the accuracy and the micro-F1 of scores ``[nodes, outputs]``."""
     if metric == ACCURACY:
         right = float((scores.argmax(1) == targets.argmax(1)).mean())

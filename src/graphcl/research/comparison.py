@@ -1,6 +1,7 @@
 """Systems side by side on many graphs: `graphcl compare`.
 
-Each training gives one row, scored alike; `graphcl.evaluation.splits` has the protocol. Systems run
+Each training gives a row per regime, the graph's splits and as many with few labels of each class
+as are asked for, scored alike; `graphcl.evaluation.splits` has the protocol. Systems run
 with their defaults: no setting that was chosen for a certain dataset is used, so that a graph meets
 all systems out of the box.
 """
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 
 from graphcl.errors import GraphError, ParameterError, counted
-from graphcl.evaluation.splits import METRICS, compare_probe
+from graphcl.evaluation.splits import METRICS, compare_learner, compare_probe
 from graphcl.graphs.graph import Graph
 from graphcl.research.output import Report, Table, failure_text, plot, runs_text
 from graphcl.research.rows import (
@@ -32,11 +33,17 @@ from graphcl.research.rows import (
     text,
 )
 from graphcl.research.systems import SYSTEMS
-from graphcl.research.systems.system import System, is_unsupervised
+from graphcl.research.systems.graphcl import settings_of
+from graphcl.research.systems.system import (
+    SplitBySplit,
+    System,
+    is_split_by_split,
+    is_unsupervised,
+)
 from graphcl.research.trials import find_system, train_method
 
 NAME = "compare"
-COLUMNS = ("graph", "system", "seed")
+COLUMNS = ("graph", "system", "seed", "labels")  # without `labels`: the splits of the graph
 RAW = "raw"
 POINT = 0.01  # a loss to raw features counts if it is larger
 MEAN, DISTANCE = "Mean", "Mean distance to the best"
@@ -49,7 +56,7 @@ def read_systems(texts: Iterable[str]) -> list[System]:
     The label of each is the text that it was read from.
 
     Raises:
-        ParameterError: a name or a setting is unknown, or a system predicts labels itself.
+        ParameterError: a name or a setting is unknown, or a system knows one split alone.
     """
     parts: list[str] = []
     for piece in (piece.strip() for given in texts for piece in given.split(",")):
@@ -68,17 +75,22 @@ def _read_system(text: str) -> System:
         raise ParameterError(f"compare: a setting is KEY=VALUE; got {wrong!r} in {text!r}")
     settings = {key.strip(): value.strip() for key, _, value in pairs}
     system = replace(find_system(method), label=text, changed=settings)
-    if not is_unsupervised(system.method("")):
-        known = ", ".join(embedding_methods())
+    if not _is_comparable(system):
+        known = ", ".join(comparable_methods())
         raise ParameterError(
-            f"compare: {method} predicts labels itself; systems that embed: {known}"
+            f"compare: {method} learns from the labels of one split; others: {known}"
         )
     return system
 
 
-def embedding_methods() -> list[str]:
-    """Returns the names of the systems that embed, ours first."""
-    return [name for name, system in SYSTEMS.items() if is_unsupervised(system.method(""))]
+def comparable_methods() -> list[str]:
+    """Returns the names of the systems that embed or learn split by split, ours first."""
+    return [name for name, system in SYSTEMS.items() if _is_comparable(system)]
+
+
+def _is_comparable(system: System) -> bool:
+    method = system.method("")
+    return is_unsupervised(method) or is_split_by_split(method)
 
 
 def compare(
@@ -88,6 +100,9 @@ def compare(
     *,
     seeds: Sequence[int],
     device: torch.device,
+    labels: Sequence[int] = (),
+    workers: int = 1,
+    lanes: int = 1,
     budget: float = float("inf"),
     on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> list[Row]:
@@ -103,21 +118,22 @@ def compare(
         path: the file of rows.
         seeds: of the trainings; a deterministic system takes the first alone.
         device: trains and probes.
+        labels: numbers of labels of each class to score with too, beside the graph's splits.
+        workers: processes in which systems learn that have no embedding; 1 is this one.
+        lanes: trainings beside each other, in threads; seconds and memory are then of all of them.
         budget: no training starts after this many seconds.
         on_progress: called after each training.
     """
 
-    @lru_cache(maxsize=1)  # one graph in memory at a time
+    @lru_cache(maxsize=lanes)  # few graphs in memory at a time
     def loaded(name: str) -> Graph:
         return graphs[name]()
 
     def job(name: str, system: System, seed: int) -> Job:
         about: Row = {"graph": name, "system": system.label, "seed": seed}
-
-        def run() -> Iterator[Scoring]:
-            yield _trained_and_scored(about, system, loaded(name), seed=seed, device=device)
-
-        return Job(f"{system.label} on {name}", (about,), run)
+        several = {None: about} | {count: about | {"labels": count} for count in labels}
+        run = partial(_scorings, several, system, partial(loaded, name), seed, device)
+        return Job(f"{system.label} on {name}", tuple(several.values()), run)
 
     jobs = [
         job(name, system, seed)
@@ -127,23 +143,53 @@ def compare(
         if place == 0 or not system.deterministic
     ]
     return execute(
-        jobs, path, columns=COLUMNS, device=device, budget=budget, on_progress=on_progress
+        jobs,
+        path,
+        columns=COLUMNS,
+        device=device,
+        workers=workers,
+        lanes=lanes,
+        budget=budget,
+        on_progress=on_progress,
     )
 
 
-def _trained_and_scored(
-    about: Row, system: System, graph: Graph, *, seed: int, device: torch.device
-) -> Scoring:
+def _scorings(
+    about: Mapping[int | None, Row],
+    system: System,
+    load: Callable[[], Graph],
+    seed: int,
+    device: torch.device,
+) -> Iterator[Scoring]:
+    """Trains a system once and scores it in every regime; `about` has the rows of each."""
+    graph, method = load(), system.method("")
+    if is_split_by_split(method):
+        known: Row = {"method": system.name, "title": system.title, "settings": settings_of(method)}
+        known["runs_identical"] = system.deterministic
+        for labels, one in about.items():
+            score = partial(_learned, method, graph.flatten(), labels, seed)
+            yield Scoring((one | known,), score)
+        return
     trial = train_method(system, graph, seed=seed, device=device)
-    row = trial.row | about
-    if trial.embeddings is None:
-        return Scoring(({"failed": "no embeddings"} | row,))
+    for labels, one in about.items():
+        row = trial.row | one
+        if trial.embeddings is None:
+            yield Scoring(({"failed": "no embeddings"} | row,))
+            continue
+        began = time.perf_counter()
+        try:
+            found = compare_probe(trial.embeddings, graph, labels=labels, device=device)
+        except GraphError as error:
+            yield Scoring((row | {"failed": str(error)},))
+        else:
+            seconds = {"probe_seconds": time.perf_counter() - began}
+            yield Scoring((row | asdict(found) | seconds,))
+
+
+def _learned(method: SplitBySplit, graph: Graph, labels: int | None, seed: int) -> list[Row]:
     began = time.perf_counter()
-    try:
-        scores: Row = asdict(compare_probe(trial.embeddings, graph, device=device))
-    except GraphError as error:
-        return Scoring((row | {"failed": str(error)},))
-    return Scoring((row | scores | {"probe_seconds": time.perf_counter() - began},))
+    found = compare_learner(method.learner(graph, seed=seed), graph, labels=labels)
+    return [asdict(found) | {"train_seconds": time.perf_counter() - began}]
 
 
 @dataclass(frozen=True)
@@ -194,11 +240,19 @@ class Overall:
 
 @dataclass(frozen=True)
 class Summary:
-    """A comparison: `cells` by graph, then by system, `overall`, and the graphs behind it."""
+    """A comparison in one regime.
+
+    Attributes:
+        cells: by graph, then by system.
+        overall: by system.
+        common: the graphs behind `overall`.
+        labels: of each class to learn from; None for the graphs' splits.
+    """
 
     cells: tuple[Score, ...]
     overall: tuple[Overall, ...]
     common: tuple[str, ...]
+    labels: int | None = None
 
     @property
     def graphs(self) -> list[str]:
@@ -215,9 +269,15 @@ class Summary:
         return next(c for c in self.cells if (c.graph, c.system) == (graph, system))
 
 
-def summarise_rows(rows: Sequence[Row], systems: Sequence[str] = ()) -> Summary:
-    """Returns the summary of a comparison's rows; `systems` are shown in this order, first."""
-    known = list(latest(rows, lambda row: key_of(row, COLUMNS)).values())
+def summarise_rows(
+    rows: Sequence[Row], systems: Sequence[str] = (), labels: int | None = None
+) -> Summary:
+    """Returns the summary of a comparison's rows in one regime.
+
+    `systems` are shown in this order, first.
+    """
+    mine = [row for row in rows if row.get("labels") == labels]
+    known = list(latest(mine, lambda row: key_of(row, COLUMNS)).values())
     graphs = sorted({text(row, "graph") for row in known})
     found = [name for name in systems if any(row["system"] == name for row in known)]
     found += [
@@ -233,19 +293,19 @@ def summarise_rows(rows: Sequence[Row], systems: Sequence[str] = ()) -> Summary:
     best = {graph: max(scores[graph, name] for name in found) for graph in common}
     overall = []
     for name in found if common else ():
-        mine = [scores[graph, name] for graph in common]
+        ours = [scores[graph, name] for graph in common]
         raw = [scores[graph, RAW] for graph in common] if RAW in found else None
         overall.append(
             Overall(
                 system=name,
-                mean=statistics.fmean(mine),
+                mean=statistics.fmean(ours),
                 distance=statistics.fmean(best[graph] - scores[graph, name] for graph in common),
                 losses=None
                 if raw is None
-                else sum(ours < theirs - POINT for ours, theirs in zip(mine, raw, strict=True)),
+                else sum(one < theirs - POINT for one, theirs in zip(ours, raw, strict=True)),
             )
         )
-    return Summary(tuple(cells), tuple(overall), tuple(common))
+    return Summary(tuple(cells), tuple(overall), tuple(common), labels)
 
 
 def _cell(graph: str, system: str, rows: list[Row]) -> Score:
@@ -271,36 +331,44 @@ def _cell(graph: str, system: str, rows: list[Row]) -> Score:
     )
 
 
+def regimes(rows: Sequence[Row], systems: Sequence[str] = ()) -> list[Summary]:
+    """Returns a comparison's summary in every regime that it has, the graphs' splits first."""
+    counts = {int(number(row, "labels")) for row in rows if row.get("labels") is not None}
+    return [summarise_rows(rows, systems, one) for one in (None, *sorted(counts, reverse=True))]
+
+
 def comparison_report(rows: Sequence[Row], systems: Sequence[str] = ()) -> Report:
     """Returns a comparison's rows as `graphcl compare` shows and writes them."""
-    return report_of(summarise_rows(rows, systems))
+    return report_of(*regimes(rows, systems))
 
 
-def report_of(summary: Summary) -> Report:
-    """Returns a comparison as it is shown and written."""
-    cells = [asdict(cell) for cell in summary.cells]
-    overall = [asdict(one) for one in summary.overall]
-    scored = any(cell.mean is not None for cell in summary.cells)
+def report_of(*summaries: Summary) -> Report:
+    """Returns a comparison as it is shown and written, a table per regime."""
+    labelled = [({} if one.labels is None else {"labels": one.labels}, one) for one in summaries]
+    cells = [about | asdict(cell) for about, one in labelled for cell in one.cells]
+    overall = [about | asdict(line) for about, one in labelled for line in one.overall]
+    scored = any(cell.mean is not None for cell in summaries[0].cells)
     return Report(
         NAME,
-        {"cells": cells, "overall": overall, "common": list(summary.common)},
-        tables=[table(summary)],
-        notes=footnotes(summary),
-        lines=cells,
-        draw=partial(draw, summary) if scored else None,
+        {"cells": cells, "overall": overall, "common": list(summaries[0].common)},
+        tables=[table(one) for one in summaries],
+        notes=footnotes(*summaries),
+        lines=[{"labels": None} | cell for cell in cells] if len(summaries) > 1 else cells,
+        draw=partial(draw, summaries[0]) if scored else None,
     )
 
 
-def footnotes(summary: Summary) -> list[str]:
-    """Returns how to read the table, and every failure."""
-    runs = runs_text([cell.runs for cell in summary.cells if cell.runs and not cell.identical])
-    count = counted(len(summary.common), "graph")
+def footnotes(*summaries: Summary) -> list[str]:
+    """Returns how to read the tables, and every failure."""
+    cells = [cell for one in summaries for cell in one.cells]
+    runs = runs_text([cell.runs for cell in cells if cell.runs and not cell.identical])
+    common = list(dict.fromkeys(counted(len(one.common), "graph") for one in summaries))
     return [
         f"In %: mean over runs{runs}, each a mean over the graph's splits, ± sample standard "
         "deviation over runs. Logistic regression on frozen embeddings, the same for all systems, "
-        "its strength chosen on validation nodes. The best of each graph is bold.",
-        f"The last lines are over the {count} that every system was scored on.",
-        *(failure_text(f"{c.system} on {c.graph}", c) for c in summary.cells if c.failed),
+        "its settings chosen on validation nodes. The best of each graph is bold.",
+        f"The last lines are over the {' or '.join(common)} that every system was scored on.",
+        *(failure_text(f"{c.system} on {c.graph}", c) for c in cells if c.failed),
     ]
 
 
@@ -326,7 +394,8 @@ def table(summary: Summary) -> Table:
             [DISTANCE, "", *(f"{100 * one.distance:.1f}" for one in overall)],
             [LOSSES, "", *losses],
         ]
-    return Table(["Graph", "Score", *summary.systems], lines)
+    first = "Graph" if summary.labels is None else f"{summary.labels} labels a class"
+    return Table([first, "Score", *summary.systems], lines)
 
 
 def _score(cell: Score) -> str:

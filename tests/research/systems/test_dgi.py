@@ -203,3 +203,13 @@ def test_bad_parameters_are_named():
         DgiInductive(dim=7)
     with pytest.raises(ParameterError, match=r"feature_drop must be in \[0, 1\)"):
         DgiInductive(feature_drop=1)
+
+
+def test_own_features_beside_it(graph):
+    alone, both = (
+        DGI(dim=8, epochs=5, beside=one).embed(graph, seed=0, device=CPU) for one in (False, True)
+    )
+    centred = alone - alone.mean(0)
+    expected = centred / np.sqrt(np.square(centred).sum(1).mean())
+    np.testing.assert_allclose(both[:, 8:], expected, rtol=1e-3, atol=1e-5)
+    assert np.square(both[:, :8]).sum(1).mean() == pytest.approx(1, rel=1e-4)

@@ -9,6 +9,7 @@ from torch import nn
 
 from benchmarks import rows
 from graphcl.evaluation.probe import linear_probe
+from graphcl.graphs.tensors import graph_tensors
 from graphcl.research.systems import SYSTEMS, two_views
 from graphcl.research.systems.two_views import (
     BGRL,
@@ -148,6 +149,50 @@ def test_the_target_starts_elsewhere_and_follows_by_the_momentum(graph, monkeypa
         online.parameters(), target.parameters(), target.start, strict=True
     ):
         torch.testing.assert_close(slow, momentum * start + (1 - momentum) * fast)
+
+
+CLOTHED = [(GRACE, {}), (BGRL, {"predictor": 8}), (CCASSG, {})]
+
+
+@pytest.mark.parametrize(("system", "more"), CLOTHED)
+def test_beside_is_a_plain_concatenation(graph, system, more):
+    alone = system(dim=8, epochs=3, **more).embed(graph, seed=0, device=CPU)
+    both = system(dim=8, epochs=3, beside=True, **more).embed(graph, seed=0, device=CPU)
+    assert both.shape == (graph.num_nodes, 16)
+    for part in (both[:, :8], both[:, 8:]):
+        np.testing.assert_allclose(part.mean(0), 0, atol=1e-5)
+        assert np.square(part).sum(1).mean() == pytest.approx(1, rel=1e-4)
+    centred = alone - alone.mean(0)
+    expected = centred / np.sqrt(np.square(centred).sum(1).mean())
+    np.testing.assert_allclose(both[:, 8:], expected, rtol=1e-3, atol=1e-5)
+    x = graph_tensors(graph, device=CPU, feature_scaling=system().feature_scaling)[0].numpy()
+    own = np.linalg.lstsq(np.c_[x, np.ones(len(x))], both[:, :8], rcond=None)[0]
+    np.testing.assert_allclose(np.c_[x, np.ones(len(x))] @ own, both[:, :8], atol=1e-4)
+
+
+@pytest.mark.parametrize(("system", "more"), CLOTHED)
+def test_our_encoder_is_trained_in_place_of_convolutions(graph, system, more, monkeypatch):
+    built = []
+    plain = two_views.ResidualEncoder
+
+    def spy(*arguments, **keywords):
+        built.append(plain(*arguments, **keywords))
+        built[-1].before = [p.detach().clone() for p in built[-1].parameters()]
+        return built[-1]
+
+    monkeypatch.setattr(two_views, "ResidualEncoder", spy)
+    method = system(dim=8, epochs=30, encoder="residual", learning_rate=0.01, **more)
+    z = method.embed(graph, seed=0, device=CPU)
+    online = built[0]
+    assert [layer.normalisation is not None for layer in online.layer_specs()] == [True, False]
+    assert any(
+        not torch.equal(now, before)
+        for now, before in zip(online.parameters(), online.before, strict=True)
+    )
+    x, adjacency = graph_tensors(graph, device=CPU, feature_scaling=system().feature_scaling)
+    with torch.no_grad():
+        np.testing.assert_array_equal(online(x, adjacency).numpy(), z)
+    assert linear_probe(z, graph).accuracy > 0.5
 
 
 def tables(generator):

@@ -11,6 +11,7 @@ from graphcl.research.systems import (
     graphsage,
     shallow,
     supervised,
+    trees,
     two_views,
     untrained,
 )
@@ -33,5 +34,6 @@ SYSTEMS: dict[str, System] = {
         *graphsage.SYSTEMS,
         supervised.FASTGCN,
         gaan.SYSTEM,
+        trees.SYSTEM,
     )
 }

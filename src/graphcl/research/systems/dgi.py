@@ -17,11 +17,10 @@ from torch.nn.functional import embedding_bag, softplus
 from graphcl.encoders import glorot
 from graphcl.errors import require
 from graphcl.graphs.collection import GraphCollection
-from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.kernels.adam import Adam
 from graphcl.kernels.adjacency import Adjacency, csr_matmul, mean_pool
-from graphcl.kernels.features import Features, linear
+from graphcl.kernels.features import linear
 from graphcl.kernels.neighbours import sample_levels
 from graphcl.research.systems.layers import (
     Convolutions,
@@ -48,6 +47,7 @@ from graphcl.research.systems.training import (
     descend,
     require_finite,
     train_epochs,
+    with_own_features,
 )
 from graphcl.seeding import derive, generator
 
@@ -95,6 +95,7 @@ class DGI(Checked):
         learning_rate: Adam's.
         epochs: maximum number of steps.
         patience: stop after this many epochs without a lower loss.
+        beside: the embedding holds own features too; see `with_own_features`.
     """
 
     owner: ClassVar[str] = "dgi"
@@ -102,6 +103,7 @@ class DGI(Checked):
     learning_rate: float = 0.001
     epochs: int = 10_000
     patience: int = 20
+    beside: bool = False
 
     def embed(
         self, data: Data, *, seed: int, device: torch.device, on_epoch: OnEpoch = silent
@@ -111,7 +113,8 @@ class DGI(Checked):
         For a collection, it trains on the only training graph and embeds all graphs.
         """
         graph = only_training_graph(data, "dgi")
-        x, pool = _normalised(graph, device)
+        x, adjacency = graph_tensors(graph, device=device, feature_scaling="row")
+        pool = Symmetric.normalised(adjacency)
         draw = generator(seed, "dgi", "weights")
         encoder = Convolutions((graph.num_features, self.dim), draw=draw, activation="prelu")
         loss_of = Infomax(self.dim, draw, bias=True)
@@ -136,13 +139,13 @@ class DGI(Checked):
         require_finite(loss, "dgi")
         stopping.restore()
         with torch.no_grad():
-            h = torch.cat([encoder(*_normalised(one, device)) for one in graphs_of(data)])
+            tables = [
+                graph_tensors(one, device=device, feature_scaling="row") for one in graphs_of(data)
+            ]
+            h = torch.cat([encoder(*one) for one in tables])
+            if self.beside:
+                h = with_own_features([x for x, _ in tables], h, generator(seed, "dgi", "own"))
         return h.cpu().numpy()
-
-
-def _normalised(graph: Graph, device: torch.device) -> tuple[Features, Symmetric]:
-    x, adjacency = graph_tensors(graph, device=device, feature_scaling="row")
-    return x, Symmetric.normalised(adjacency)
 
 
 class SkipEncoder(nn.Module):

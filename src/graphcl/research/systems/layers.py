@@ -116,10 +116,10 @@ def draw_view(
     edge_drop: float,
     feature_drop: float,
     generator: torch.Generator,
-) -> tuple[Features, Symmetric]:
+) -> tuple[Features, Adjacency]:
     """Returns a view: columns of features masked, edges dropped, degrees those that are left."""
     kept = drop_edges(adjacency, edge_drop, generator)
-    return mask_columns(x, feature_drop, generator), Symmetric.normalised(kept)
+    return mask_columns(x, feature_drop, generator), kept
 
 
 class Convolutions(nn.Module):
@@ -162,9 +162,9 @@ class Convolutions(nn.Module):
         self.slopes = nn.ParameterList(torch.tensor([0.25]) for _ in range(slopes))
         self.activated = len(shapes) - (not last)
 
-    def forward(self, x: Features, pool: Symmetric) -> Tensor:
+    def forward(self, x: Features, adjacency: Adjacency) -> Tensor:
         """Returns the embeddings, ``[num_nodes, widths[-1]]``."""
-        return self.propagate(linear(x, self.weights[0]), pool)
+        return self.propagate(linear(x, self.weights[0]), Symmetric.normalised(adjacency))
 
     def propagate(self, product: Tensor, pool: Symmetric) -> Tensor:
         """Returns the embeddings, given the product of the features and the first weights."""

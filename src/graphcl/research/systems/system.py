@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 
 from graphcl.errors import GraphError, ParameterError, suggestion, typed
+from graphcl.evaluation.splits import Learner
 from graphcl.graphs.collection import GraphCollection, disjoint_union, training_subgraph
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import NODE
@@ -52,6 +53,13 @@ class Supervised(Protocol):
         self, data: Data, *, seed: int, device: torch.device, on_epoch: OnEpoch = silent
     ) -> Labels:
         """Returns classes ``[num_nodes]``; with several labels per node ``[num_nodes, labels]``."""
+
+
+class SplitBySplit(Supervised, Protocol):
+    """A supervised system that a comparison scores in every split of a graph, not in one."""
+
+    def learner(self, graph: Graph, *, seed: int) -> Learner:
+        """Returns what learns from the train nodes of each split; labels are not read here."""
 
 
 Method = Unsupervised | Supervised
@@ -119,6 +127,11 @@ class System:
 def is_unsupervised(method: Method) -> TypeGuard[Unsupervised]:
     """Whether a system returns embeddings rather than predictions."""
     return hasattr(method, "embed")
+
+
+def is_split_by_split(method: Method) -> TypeGuard[SplitBySplit]:
+    """Whether a system learns from labels in every split of a graph."""
+    return hasattr(method, "learner")
 
 
 def require_one_graph(data: Data, owner: str) -> Graph:

@@ -2,8 +2,9 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -11,12 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
+from graphcl.encoders.side_by_side import SideBySide
 from graphcl.errors import TrainingError, require
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.graphs.validation import IntArray
 from graphcl.kernels.adam import Adam
 from graphcl.kernels.adjacency import Adjacency
-from graphcl.kernels.features import Features
+from graphcl.kernels.features import Features, linear
 from graphcl.kernels.recording import CudaGraphStep
 from graphcl.research.systems.system import (
     Data,
@@ -31,6 +33,7 @@ from graphcl.seeding import derive, generator
 from graphcl.settings import check_setting
 
 ACTIVATIONS = ("relu", "prelu")
+CONVOLUTIONS, RESIDUAL = "convolutions", "residual"  # encoders of the systems that compare views
 _RATES = ("edge_drop", "feature_drop", "replace_rate", "momentum", "warm_up")
 CHECK_EVERY = 10  # epochs between two reads of a value on the device, each of which waits for it
 
@@ -57,6 +60,9 @@ def check_fields(owner: str, **values: Any) -> None:
             check_setting(owner, name, value)
         elif name == "activation":
             require(value in ACTIVATIONS, owner, name, " or ".join(ACTIVATIONS), value)
+        elif name == "encoder":
+            known = (CONVOLUTIONS, RESIDUAL)
+            require(value in known, owner, name, " or ".join(known), value)
         elif name == "weight_decay":
             require(0 <= value < float("inf"), owner, name, "0 or more", value)
         elif isinstance(value, float):
@@ -221,11 +227,34 @@ class Training(NamedTuple):
     before: Callable[[int], None] = lambda _: None
 
 
+def with_own_features(tables: Sequence[Features], h: Tensor, draw: torch.Generator) -> Tensor:
+    """Returns own features and `h` side by side, as the recipe `default` puts them.
+
+    That is ``[own features R | h]`` with a random matrix R, each part as wide as `h`, brought to
+    mean 0 and to one size. `tables` are the features of the graphs, whose rows `h` has in order.
+    """
+    dim = h.shape[1]
+    beside = SideBySide(tables[0].shape[1], dim, [dim], every_layer=False, generator=draw)
+    beside = beside.to(h.device)
+    own = torch.cat([linear(x, beside.projection) for x in tables])
+    z = torch.cat([own, h], dim=1)
+    beside.calibrate(z)
+    return beside.finish(z, slice(None))
+
+
+@dataclass(frozen=True)
 class SelfSupervised(Checked, ABC):
-    """A system that trains on one whole graph, a step per epoch, and then embeds it."""
+    """A system that trains on one whole graph, a step per epoch, and then embeds it.
+
+    Attributes:
+        epochs: steps, each over all nodes.
+        feature_scaling: scaling of the features: ``none``, ``row`` or ``auto``.
+        beside: the embedding holds own features too; see `with_own_features`.
+    """
 
     epochs: int
     feature_scaling: str
+    beside: bool = field(default=False, kw_only=True)
 
     @abstractmethod
     def start(self, x: Features, adjacency: Adjacency, draw: torch.Generator) -> Training:
@@ -249,7 +278,10 @@ class SelfSupervised(Checked, ABC):
             on_epoch=on_epoch,
         )
         with torch.no_grad():
-            return training.encode().cpu().numpy()
+            h = training.encode()
+            if self.beside:
+                h = with_own_features([x], h, generator(seed, self.owner, "own"))
+            return h.cpu().numpy()
 
 
 def train_epochs(

@@ -1,31 +1,60 @@
 """Systems that compare two random views of a graph: GRACE, BGRL and CCA-SSG.
 
 A view drops edges and masks whole columns of features. All three encode views by graph
-convolutions, in which edge weights are used as in a GCN.
+convolutions, in which edge weights are used as in a GCN. To tell a method from what it trains, each
+can train our residual encoder instead.
 
 Differs from the authors' code: both directions of an edge are dropped together.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 
+from graphcl.encoders.paper import ResidualEncoder
 from graphcl.kernels.adam import Adam
 from graphcl.kernels.adjacency import Adjacency
 from graphcl.kernels.features import Features
 from graphcl.losses import nt_xent
-from graphcl.research.systems.layers import Convolutions, Symmetric, dense_layer, draw_view
+from graphcl.research.systems.layers import Convolutions, dense_layer, draw_view
 from graphcl.research.systems.system import System
-from graphcl.research.systems.training import SelfSupervised, Training, cosine_decay, descend
+from graphcl.research.systems.training import (
+    CONVOLUTIONS,
+    SelfSupervised,
+    Training,
+    cosine_decay,
+    descend,
+)
 
-Views = list[tuple[Features, Symmetric]]
+Views = list[tuple[Features, Adjacency]]
 SMALLEST = 1e-12  # a column of equal values becomes zeros
 
 
-class TwoViews(SelfSupervised):
+@dataclass(frozen=True)
+class Convolved(SelfSupervised):
+    """A system that encodes views by graph convolutions.
+
+    Attributes:
+        encoder: ``convolutions``; or ``residual``, our encoder as in the recipe `default`, with
+            hidden layers normalised, whose layers are all as wide as the embedding.
+    """
+
+    encoder: str = field(default=CONVOLUTIONS, kw_only=True)
+
+    def build(self, widths: Sequence[int], draw: torch.Generator, **convolutions: Any) -> nn.Module:
+        """Returns an encoder of these widths, of the input and then of each layer."""
+        if self.encoder == CONVOLUTIONS:
+            return Convolutions(widths, draw=draw, **convolutions)
+        layers = len(widths) - 1
+        shape: Any = {"dim": widths[-1], "layers": layers, "normalisation": "layer"}
+        return ResidualEncoder(widths[0], generator=draw, **shape)
+
+
+class TwoViews(Convolved):
     """A system with a rate of dropped edges and one of masked columns for each of two views."""
 
     edge_drop_1: float
@@ -99,7 +128,7 @@ class GRACE(TwoViews):
         """Sets up a training; embeddings are taken before the projection."""
         device = adjacency.weight.device
         widths = (x.shape[1], 2 * self.dim, self.dim)
-        encoder = Convolutions(widths, draw=draw, activation=self.activation)
+        encoder = self.build(widths, draw, activation=self.activation)
         first, second = (dense_layer(self.dim, self.dim, draw=draw) for _ in range(2))
         project = nn.Sequential(first, nn.ELU(), second)
         optimiser = Adam(
@@ -114,7 +143,7 @@ class GRACE(TwoViews):
             u, v = (project(encoder(*view)) for view in self.views(x, adjacency, draws))
             return descend(optimiser, grace_loss(u, v, self.temperature))
 
-        return Training(step, lambda: encoder(x, Symmetric.normalised(adjacency)))
+        return Training(step, lambda: encoder(x, adjacency))
 
 
 def bootstrap_loss(
@@ -199,7 +228,7 @@ class BGRL(TwoViews):
         device = adjacency.weight.device
         widths = (x.shape[1], self.hidden, self.dim)
         online, target = (
-            Convolutions(widths, draw=draw, activation="prelu", normalise=True).to(device)
+            self.build(widths, draw, activation="prelu", normalise=True).to(device)
             for _ in range(2)
         )
         predictor = nn.Sequential(
@@ -232,9 +261,7 @@ class BGRL(TwoViews):
             follow(target, online, towards)
             return value
 
-        return Training(
-            step, lambda: online.eval()(x, Symmetric.normalised(adjacency)), before=schedule
-        )
+        return Training(step, lambda: online.eval()(x, adjacency), before=schedule)
 
 
 def standardise(h: Tensor) -> Tensor:
@@ -258,7 +285,7 @@ def cca_loss(z_1: Tensor, z_2: Tensor, decorrelation: float) -> Tensor:
 
 
 @dataclass(frozen=True)
-class CCASSG(SelfSupervised):
+class CCASSG(Convolved):
     r"""Graph convolutions, trained by `cca_loss` between two views from the same distribution.
 
     ReLU stands between layers and not after the last. There is neither a projection nor a negative.
@@ -288,7 +315,7 @@ class CCASSG(SelfSupervised):
         """Sets up a training; embeddings are taken before they are standardised."""
         device = adjacency.weight.device
         widths = (x.shape[1], *[self.dim] * self.layers)
-        encoder = Convolutions(widths, draw=draw, last=False).to(device)
+        encoder = self.build(widths, draw, last=False).to(device)
         on_gpu = device.type == "cuda"
         parameters = encoder.parameters()
         optimiser = Adam(parameters, lr=self.learning_rate, fused=True, capturable=on_gpu)
@@ -299,7 +326,7 @@ class CCASSG(SelfSupervised):
             z_1, z_2 = (standardise(encoder(*view)) for view in views)
             return descend(optimiser, cca_loss(z_1, z_2, self.decorrelation))
 
-        return Training(step, lambda: encoder(x, Symmetric.normalised(adjacency)))
+        return Training(step, lambda: encoder(x, adjacency))
 
 
 # The defaults, and what is Pubmed's, are the authors' (`config.yaml`: Cora, Pubmed). Their settings
