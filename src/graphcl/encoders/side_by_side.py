@@ -88,7 +88,7 @@ def principal_directions(x: Tensor, count: int, generator: torch.Generator) -> T
         x, wide = basis.T @ x, True
     size, vectors = torch.linalg.eigh((x @ x.T if wide else x.T @ x).double())
     kept = (size > size[-1:] * RANK).flip(0)[:count]
-    chosen = vectors.flip(1)[:, :count][:, kept].to(x)
+    chosen: Tensor = vectors.flip(1)[:, :count][:, kept].to(x)
     if not wide:
         return chosen
     turned: Tensor = torch.linalg.qr(x.T @ chosen)[0]
