@@ -8,7 +8,7 @@ that the silhouette chooses, beside k-means on the raw features.
 
 The encoder is trained by the recipe `default`. ``--cache`` keeps embeddings in a folder. Rows that
 are already in ROWS.jsonl are not computed again. The graphs are those of ``graphs/`` in the folder
-GRAPHCL_DATA names. `page` writes the tables in docs/answers.md from the committed rows, with that
+GRAPHCL_DATA names. `page` writes the tables in docs/use/answers.md from the committed rows, with that
 of `benchmarks.predictions`.
 """
 
@@ -148,7 +148,7 @@ def _cluster_table(rows: list[Any]) -> str:
     return _table([*head, "number chosen", "HDBSCAN"], body)
 
 
-PAGE = Path(__file__).parents[1] / "docs/answers.md"
+PAGE = Path(__file__).parents[1] / "docs/use/answers.md"
 RESULTS = Path(__file__).parent / "results"
 TABLES: dict[str, Any] = {
     "cluster": (_cluster_table, "answers_cluster.jsonl"),

@@ -4,7 +4,7 @@ usage: python -m benchmarks.choosing [--write | --check]
 
 Prints how well each criterion chooses among the trials of `choosing_study.jsonl`, and how well the
 one that was chosen does among those of `choosing.jsonl`, around today's `default`. `--write` puts
-both into docs/choosing.md; `--check` fails if the page says something else.
+both into docs/research/choosing.md; `--check` fails if the page says something else.
 
 A row has a trial's test score by the protocol of `graphcl compare`, and what the trial showed
 without labels. The recipe `auto`, which searched by it, is gone, and so is the code that computed
@@ -29,7 +29,7 @@ from graphcl.research.rows import Row
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results/choosing.jsonl"
 STUDY = ROOT / "benchmarks/results/choosing_study.jsonl"  # all criteria, around an earlier default
-PAGE, BEGIN, END = ROOT / "docs/choosing.md", "<!-- criteria -->\n", "<!-- end -->"
+PAGE, BEGIN, END = ROOT / "docs/research/choosing.md", "<!-- criteria -->\n", "<!-- end -->"
 TODAY = "<!-- today -->\n"
 COLUMNS = ("graph", "trial", "seed")
 SEARCHED = 9  # trials of a search; a tenth training was that of the pick

@@ -1,4 +1,4 @@
-"""Estimates the cost of a graph of 10^9 nodes from rows; writes the tables of docs/scaling.md.
+"""Estimates the cost of a graph of 10^9 nodes from rows; writes the tables of docs/operate/scaling.md.
 
 usage: python -m benchmarks.estimate [--write | --check]
 
@@ -14,7 +14,7 @@ from benchmarks import rows
 from graphcl.files.atomic import write_whole
 
 RESULTS = Path(__file__).parent / "results"
-PAGE = Path(__file__).parents[1] / "docs/scaling.md"
+PAGE = Path(__file__).parents[1] / "docs/operate/scaling.md"
 BEGIN, END = "<!-- estimate -->\n", "<!-- end -->"
 NODES, DEGREE, FEATURES, DIM = 10**9, 20, 64, 128
 HOURS_WANTED = 24
@@ -161,7 +161,7 @@ def main() -> None:
     page = PAGE.read_text()
     whole = rows.placed(page, BEGIN, text(), END)
     if options.check and whole != page:
-        raise SystemExit("docs/scaling.md is stale: python -m benchmarks.estimate --write")
+        raise SystemExit("docs/operate/scaling.md is stale: python -m benchmarks.estimate --write")
     if options.write:
         write_whole(PAGE, whole)
     if not (options.check or options.write):

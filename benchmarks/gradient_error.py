@@ -6,7 +6,7 @@ usage: python -m benchmarks.gradient_error --out ROWS.jsonl [--nodes 64 1000 200
 
 Views are normal rows: the second is the first plus noise of the given size, or independent. Each
 row of results is one temperature, pair of views, size and precision. `gradient` is the relative
-error in the Frobenius norm. `--page` writes docs/precision.md and its picture from the committed
+error in the Frobenius norm. `--page` writes docs/research/precision.md and its picture from the committed
 rows. Takes about a minute on an H200; on a CPU only its own float32 is measured.
 """
 
@@ -30,8 +30,8 @@ PROMISED = {"bf16": (2e-2, 5e-3), "tf32": (2e-3, 5e-4), "float32": (1e-5, 1e-5)}
 SMALLEST = 1e-12  # of a gradient: below, nothing is promised
 ROOT = Path(__file__).parents[1]
 ROWS = ROOT / "benchmarks/results/gradient_error.jsonl"
-PAGE = ROOT / "docs/precision.md"
-PICTURE = ROOT / "docs/images/gradient_error.png"
+PAGE = ROOT / "docs/research/precision.md"
+PICTURE = ROOT / "docs/research/images/gradient_error.png"
 
 
 def promised(precision: str, temperature: float) -> float:

@@ -270,7 +270,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def page_table(rows: list[dict[str, Any]]) -> str:
-    """Returns the table of docs/answers.md: ours, the best plain rival of each graph, and ECE."""
+    """Returns the table of docs/use/answers.md: ours, the best plain rival of each graph, and ECE."""
     found: Any = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if "failed" not in row:

@@ -31,7 +31,7 @@ def gallery_table() -> str:
         "In %: means over real graphs of many kinds of accuracy, ROC-AUC for two classes, or the "
         "mean AUC of several labels; logistic regression on frozen embeddings, the same for all. "
         "Rivals have the defaults that their authors published, BGRL two settings. "
-        f"{gallery_page.honestly(found)} [Every graph](docs/gallery.md)."
+        f"{gallery_page.honestly(found)} [Every graph](docs/research/gallery.md)."
     )
     return "\n\n".join(
         [gallery_page.overall_table(found), " ".join([how, *gallery_page.partial(found)])]

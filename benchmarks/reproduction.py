@@ -1,4 +1,4 @@
-"""Writes docs/reproduction.md and its pictures from committed rows.
+"""Writes docs/research/reproduction.md and its pictures from committed rows.
 
 usage: python -m benchmarks.reproduction [--check | --statistics]
 
@@ -32,8 +32,8 @@ from graphcl.research.table2 import INDUCTIVE, TRANSDUCTIVE, UNSUPERVISED, Cell,
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results"
-PAGE = ROOT / "docs/reproduction.md"
-IMAGES = ROOT / "docs/images/reproduction"
+PAGE = ROOT / "docs/research/reproduction.md"
+IMAGES = ROOT / "docs/research/images/reproduction"
 EXPLANATIONS = ROOT / "benchmarks/explanations.toml"
 SOURCES = ("accuracy", "baselines", "ppi", "table2")  # how the names of files with scores start
 TOLERANCE = {**dict.fromkeys(TRANSDUCTIVE, 1.5), **dict.fromkeys(INDUCTIVE, 0.015)}

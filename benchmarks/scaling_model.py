@@ -30,7 +30,7 @@ from benchmarks.rows import placed, read
 from graphcl.files.atomic import write_whole
 
 RESULTS = Path(__file__).parent / "results"
-PAGE = Path(__file__).parents[1] / "docs/scaling.md"
+PAGE = Path(__file__).parents[1] / "docs/operate/scaling.md"
 BEGIN, END = "<!-- model -->\n", "<!-- end model -->"
 NODES, EDGES, FEATURES, DIM = 10**9, 2 * 10**10, 64, 128
 WORLDS, WIRES = (4, 16, 64), (25, 100)  # processes, one on each host; Gbit/s

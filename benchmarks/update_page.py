@@ -1,4 +1,4 @@
-"""The tables of docs/updating.md, made from the rows of `benchmarks.update`."""
+"""The tables of docs/use/updates.md, made from the rows of `benchmarks.update`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Every command takes every graph: each cell of the table in docs/graphs.md is run here.
+"""Every command takes every graph: each cell of the table in docs/use/what-works.md is run here.
 
 A cell is a kind of graph, where it lies, and a command. Small graphs, one short training each.
 """
