@@ -1,4 +1,4 @@
-"""Estimates the cost of a graph of 10^9 nodes from rows; writes the tables of docs/operate/scaling.md.
+"""Estimates the cost of a graph of 10^9 nodes from rows, for docs/research/scaling.md.
 
 usage: python -m benchmarks.estimate [--write | --check]
 
@@ -14,7 +14,7 @@ from benchmarks import rows
 from graphcl.files.atomic import write_whole
 
 RESULTS = Path(__file__).parent / "results"
-PAGE = Path(__file__).parents[1] / "docs/operate/scaling.md"
+PAGE = Path(__file__).parents[1] / "docs/research/scaling.md"
 BEGIN, END = "<!-- estimate -->\n", "<!-- end -->"
 NODES, DEGREE, FEATURES, DIM = 10**9, 20, 64, 128
 HOURS_WANTED = 24
@@ -95,24 +95,6 @@ def efficiency() -> str:
     )
 
 
-def loss_traffic() -> list[str]:
-    """Memory and traffic of the loss for some numbers of processes, by the page's formulas."""
-    lines = []
-    for world, batch in ((2, 1024), (8, 8192), (64, 65_536), (256, 262_144)):
-        table = 2 * batch / world * DIM * 4
-        held = 3 * table  # its own, the one that is multiplied, the one that travels
-        received = 2 * (world - 1) * table  # forward and backward
-        square = (2 * batch / world) * 2 * batch * 4
-        lines.append(
-            f"| {world} | {batch:,} | {held / 1e6:,.1f} MB | {received / 1e6:,.1f} MB | "
-            f"{square / 1e6:,.0f} MB |"
-        )
-    head = (
-        "| processes R | batch M | rows held, 6Md/R | received a step | own rows × all, in strips |"
-    )
-    return [head, "|---|---|---|---|---|", *lines]
-
-
 def shares() -> list[str]:
     """What one of several GPUs does for one exact loss over all nodes, as measured on one."""
     path = RESULTS / "nt_xent_shares.jsonl"
@@ -146,8 +128,6 @@ def text() -> str:
         "\n".join(hours()),
         efficiency(),
         inference(),
-        f"The loss in float32 with d = {DIM}:",
-        "\n".join(loss_traffic()),
         "\n".join(shares()),
     ]
     return "\n\n".join(parts) + "\n"
@@ -161,7 +141,7 @@ def main() -> None:
     page = PAGE.read_text()
     whole = rows.placed(page, BEGIN, text(), END)
     if options.check and whole != page:
-        raise SystemExit("docs/operate/scaling.md is stale: python -m benchmarks.estimate --write")
+        raise SystemExit("docs/research/scaling.md is stale: python -m benchmarks.estimate --write")
     if options.write:
         write_whole(PAGE, whole)
     if not (options.check or options.write):

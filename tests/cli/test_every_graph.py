@@ -15,7 +15,7 @@ from graphcl.cli.main import run
 from tests.groups import command
 from tests.serving.conftest import Client
 
-PAGE = Path(__file__).parents[2] / "docs" / "graphs.md"
+PAGE = Path(__file__).parents[2] / "docs/use/what-works.md"
 KINDS = ("plain", "directed", "weighted", "edge features", "types")
 PLACES = ("file", "store", "parts")
 COMMANDS = (
