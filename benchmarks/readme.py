@@ -1,9 +1,9 @@
-"""Writes the tables of the README from committed rows.
+"""Writes the tables of the README and of docs/research/speed.md from committed rows.
 
 usage: python -m benchmarks.readme [--check]
 
 The text between ``<!-- rows: NAME -->`` and ``<!-- end -->`` is replaced. ``--check`` only compares
-it, and exits with 1 if the README does not match the rows.
+it, and exits with 1 if a page does not match the rows.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from graphcl.recipes import Recipe, load_recipe
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results"
+PAGES = (ROOT / "README.md", ROOT / "docs/research/speed.md")
 PAPER = {"cora": "83.6 ± 0.5", "citeseer": "72.5 ± 0.7", "pubmed": "79.8 ± 0.5"}
 
 
@@ -266,11 +267,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="compare; write nothing")
     check = parser.parse_args().check
-    path = ROOT / "README.md"
-    text = path.read_text()
-    if check:
-        sys.exit(0 if rendered(text) == text else "README.md: the tables do not match the rows")
-    write_whole(path, rendered(text))
+    for path in PAGES:
+        text = path.read_text()
+        if not check:
+            write_whole(path, rendered(text))
+        elif rendered(text) != text:
+            sys.exit(f"{path.relative_to(ROOT)}: the tables do not match the rows")
+    sys.exit(0)
 
 
 if __name__ == "__main__":
