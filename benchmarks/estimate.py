@@ -29,7 +29,7 @@ def newest(file: str, what: str) -> dict[str, Any] | None:
     return found[-1] if found else None
 
 
-def sizes() -> list[str]:
+def sizes() -> str:
     entries = NODES * DEGREE
     table = {
         "row pointers, int64": 8 * (NODES + 1),
@@ -38,8 +38,8 @@ def sizes() -> list[str]:
         "embeddings, float32": 4 * DIM * NODES,
         "one layer's activations in exact inference": 4 * DIM * NODES,
     }
-    lines = [f"| {name} | {size / 1e9:,.0f} GB |" for name, size in table.items()]
-    return ["| what | size |", "|---|---|", *lines]
+    listed = ", ".join(f"{name} {size / 1e9:,.0f} GB" for name, size in table.items())
+    return f"{listed[0].upper()}{listed[1:]}."
 
 
 def hours() -> list[str]:
@@ -98,25 +98,27 @@ def efficiency() -> str:
 def shares() -> list[str]:
     """What one of several GPUs does for one exact loss over all nodes, as measured on one."""
     path = RESULTS / "nt_xent_shares.jsonl"
-    newest_rows = {(row["nodes"], row["world"]): row for row in rows.read(path)}
+    found = rows.read(path)
+    largest = max(row["nodes"] for row in found)
+    newest_rows = {row["world"]: row for row in found if row["nodes"] == largest}
     lines = []
-    for (nodes, world), row in sorted(newest_rows.items()):
+    for world, row in sorted(newest_rows.items()):
         wire = row.get("least_gb_per_s")
         lines.append(
-            f"| {nodes:,} | {world} | {row['ms'] / 1e3:,.2f} s | {row['share_of_gemm']:.0%} | "
+            f"| {world} | {row['ms'] / 1e3:,.2f} s | {row['share_of_gemm']:.0%} | "
             f"{row['peak_extra_bytes'] / 1e9:,.1f} GB | {row['wire_bytes'] / 1e9:,.1f} GB | "
             + (f"{wire:,.1f} GB/s |" if wire else "– |")
         )
     first = next(iter(newest_rows.values()))
-    head = "| nodes M | GPUs R | step of one | of the GEMM rate | memory | received | wire |"
+    head = "| GPUs R | step of one | of the GEMM rate | memory | received | wire |"
     return [
-        f"Forward and backward of the loss over M nodes on one of R GPUs ({first['device']}, "
+        f"Forward and backward of the loss over M = {largest:,} nodes on one of R GPUs ({first['device']}, "
         f"d = {first['d']}, 16 bits), measured on one GPU that is given that process's rows; "
         "nothing was sent. *Wire* is the rate at which the next table hides behind this one's "
         "products. If it does, the step of all R takes as long as that of one.",
         "",
         head,
-        "|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|",
         *lines,
     ]
 
@@ -124,7 +126,7 @@ def shares() -> list[str]:
 def text() -> str:
     parts = [
         f"N = 10⁹ nodes of degree {DEGREE}, {FEATURES} features, embeddings of {DIM} numbers.",
-        "\n".join(sizes()),
+        sizes(),
         "\n".join(hours()),
         efficiency(),
         inference(),

@@ -225,17 +225,13 @@ def training_table() -> str:
 def cpu_table() -> str:
     """Ratios on a CPU, from the last committed `make bench`."""
     found = {row["what"]: row for row in rows.read(RESULTS / "cpu.jsonl")}
-    lines = ["| on a CPU | ratio or memory |", "|---|---|"]
+    lines = ["| on a CPU | time or memory, ours to theirs; memory of ours |", "|---|---|"]
     for what, row in found.items():
-        for name, value in row.get("ratio", {}).items():
-            lines.append(
-                f"| {what}: time {name} | {value:.2f}× |"
-                if "memory" not in name
-                else f"| {what}: {name} | {value:.2f}× |"
-            )
+        cells = [f"{name} {value:.2f}×" for name, value in row.get("ratio", {}).items()]
         for key, label in (("peak_extra_bytes", "extra memory"), ("peak_bytes", "whole process")):
             if key in row:
-                lines.append(f"| {what}: {label} | {row[key] / 1e9:.2f} GB |")
+                cells.append(f"{label} {row[key] / 1e9:.2f} GB")
+        lines.append(f"| {what} | {'; '.join(cells)} |")
     last = list(found.values())[-1]
     lines.append("")
     lines.append(

@@ -26,7 +26,7 @@ from graphcl.research import output, paper, table2
 from graphcl.research import rows as result_rows
 from graphcl.research.rows import Row
 from graphcl.research.studies import STUDIES
-from graphcl.research.studies.study import Study, provenance_text
+from graphcl.research.studies.study import Study
 from graphcl.research.table2 import INDUCTIVE, TRANSDUCTIVE, UNSUPERVISED, Cell, assemble, decimals
 
 ROOT = Path(__file__).parents[1]
@@ -89,11 +89,11 @@ def page(results: Path = RESULTS) -> str:
         _devices(cells, results),
         "### What reproduces, and what does not",
         _verdicts(cells, explanations),
-        "### GraphCL among the systems without labels",
         _standing(cells),
         "## Studies",
         "Test scores of recipes that were chosen on validation; nothing was chosen by what "
-        "follows. `graphcl reproduce studies` writes every point as a table, too.",
+        "follows. Means over 3 to 5 seeds. `graphcl reproduce studies` writes every point as a "
+        "table, too.",
         *(_section(study, results, explanations) for study in STUDIES.values()),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -139,12 +139,10 @@ def _verdicts(cells: list[Cell], explanations: dict[str, Any]) -> str:
     within = [cell for cell in judged if cell.within]
     near = [c for c in judged if not c.within and abs(c.difference or 0) <= TOLERANCE[c.dataset]]
     far = [cell for cell in judged if cell not in within and cell not in near]
-    parts = [f"- **Within two standard errors of the paper** ({len(within)}): {_names(within)}."]
-    parts.append(
-        "- **Outside two standard errors or not judged, but within 1.5 points (0.015 of F1)** "
-        f"({len(near)}): {_names(near)}."
-    )
-    parts.append(f"- **Further away** ({len(far)}): {_names(far)}.")
+    parts = [
+        f"Of the paper's numbers, {len(within)} are within two standard errors, {len(near)} more "
+        f"within 1.5 points (0.015 of F1), and {len(far)} further away: {_names(far)}."
+    ]
     gaps: dict[tuple[str, str], list[str]] = {}
     for cell in [*far, *(cell for cell in near if cell.method == "graphcl")]:
         gap = table2.signed(cell.difference or 0.0, decimals(cell.dataset))
@@ -157,7 +155,7 @@ def _verdicts(cells: list[Cell], explanations: dict[str, Any]) -> str:
     ]
     missing = sum(cell.paper is not None and cell.mean is None for cell in cells)
     if missing:
-        parts.append(f"- **Absent or not measured**: {missing} of the paper's numbers.")
+        parts[0] += f" {missing} are absent or not measured."
     if explained:
         parts += ["", "Our best explanations:", "", *explained]
     return "\n".join(parts)
@@ -173,7 +171,7 @@ def _names(cells: list[Cell]) -> str:
 
 
 def _standing(cells: list[Cell]) -> str:
-    lines = []
+    places = []
     for dataset in dict.fromkeys(cell.dataset for cell in cells):
         found = rank_of("graphcl", cells, dataset)
         rivals = [
@@ -186,13 +184,14 @@ def _standing(cells: list[Cell]) -> str:
         place, tied = found
         with_ = f", tied with {', '.join(tied)}" if tied else ""
         first = max(rivals, key=lambda cell: cell.mean or 0.0)
-        behind = f"; first is {first.title}" if place > 1 else ""
-        title = CATALOGUE[dataset].title
-        lines.append(f"- {title}: place {place} of {len(rivals)}{with_}{behind}")
-    if not lines:
+        behind = f" behind {first.title}" if place > 1 else ""
+        places.append(f"{CATALOGUE[dataset].title} {place} of {len(rivals)}{behind}{with_}")
+    if not places:
         return "Not measured yet."
-    about = "The paper claims the first place on all. Tied: means within two standard errors."
-    return "\n".join([about, "", *lines])
+    return (
+        "The paper claims the first place among its systems without labels on all graphs. Ours: "
+        f"{'; '.join(places)}. Tied would be means within two standard errors."
+    )
 
 
 def rank_of(method: str, cells: Sequence[Cell], dataset: str) -> tuple[int, list[str]] | None:
@@ -230,7 +229,7 @@ def _section(study: Study, results: Path, explanations: dict[str, Any]) -> str:
         return "\n\n".join(parts)
     parts.append(_picture(study.name, study.title, results, measured=True))
     parts.append(FINDINGS[study.name](study.summary(rows)))
-    parts.append(" ".join([provenance_text(rows), *_around(study, scored)]))
+    parts.append(" ".join(_around(study, scored)))
     comment = explanations.get("study", {}).get(study.name, "")
     parts.append(" ".join(comment.split()))
     return "\n\n".join(part for part in parts if part)

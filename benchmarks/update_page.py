@@ -17,7 +17,6 @@ def page(text: str, found: list[Any]) -> str:
 
     tables_of = {
         "speed": _speed_table([row for row in of("speed") if "second" in row]),
-        "commands": _commands_table(of("commands")),
         "aligned": _aligned_table(of("aligned")),
     }
     for name, table in tables_of.items():
@@ -38,23 +37,6 @@ def _speed_table(found: list[Any]) -> str:
         f"{row['times_less_work']:.1f} | {row['version_bytes'] / 1e6:,.0f} MB |"
         for row in sorted(found, key=lambda row: (row["anywhere"], row["second"]))
     ]
-    return "\n".join(lines) + "\n"
-
-
-def _commands_table(found: list[Any]) -> str:
-    columns = ("first update", "second update", "from a store", "from parquet", "from csv")
-    lines = [
-        "| links that lead anywhere | first `update` | second `update` | `embed` from a store | "
-        "from Parquet | from CSV | of these, to import torch |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for row in sorted(found, key=lambda row: row["anywhere"]):
-        wall, busy = row["wall_seconds"], row["processor_seconds"]
-        cells = [
-            f"{wall[key]:.1f} ({busy[key]:.1f}) s" if key in wall else "–"
-            for key in (*columns, "import torch")
-        ]
-        lines.append(f"| {100 * row['anywhere']:g} % | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
