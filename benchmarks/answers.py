@@ -8,8 +8,8 @@ that the silhouette chooses, beside k-means on the raw features.
 
 The encoder is trained by the recipe `default`. ``--cache`` keeps embeddings in a folder. Rows that
 are already in ROWS.jsonl are not computed again. The graphs are those of ``graphs/`` in the folder
-GRAPHCL_DATA names. `page` writes the tables in docs/research/answers.md from the committed rows, with that
-of `benchmarks.predictions`.
+GRAPHCL_DATA names. `page` writes the tables in docs/research/answers.md from the committed rows,
+with those of `benchmarks.predictions`.
 """
 
 import argparse

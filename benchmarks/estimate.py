@@ -2,8 +2,8 @@
 
 usage: python -m benchmarks.estimate [--write | --check]
 
-Sizes are arithmetic. Hours are extrapolated: the work divided by a measured rate, and each line
-names the row of that rate. If a row is missing, the line says so instead of giving a number.
+Hours are extrapolated: the work divided by a measured rate, and each line names the row of that
+rate. If a row is missing, the line says so instead of giving a number.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from graphcl.files.atomic import write_whole
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs/research/scaling.md"
 BEGIN, END = "<!-- estimate -->\n", "<!-- end -->"
-NODES, DEGREE, FEATURES, DIM = 10**9, 20, 64, 128
+NODES = 10**9
 HOURS_WANTED = 24
 
 
@@ -27,19 +27,6 @@ def newest(file: str, what: str) -> dict[str, Any] | None:
         [row for row in rows.read(path) if row["what"].startswith(what)] if path.exists() else []
     )
     return found[-1] if found else None
-
-
-def sizes() -> str:
-    entries = NODES * DEGREE
-    table = {
-        "row pointers, int64": 8 * (NODES + 1),
-        "neighbours, int64": 8 * entries,
-        "features, float16": 2 * FEATURES * NODES,
-        "embeddings, float32": 4 * DIM * NODES,
-        "one layer's activations in exact inference": 4 * DIM * NODES,
-    }
-    listed = ", ".join(f"{name} {size / 1e9:,.0f} GB" for name, size in table.items())
-    return f"{listed[0].upper()}{listed[1:]}."
 
 
 def hours() -> list[str]:
@@ -81,20 +68,6 @@ def inference() -> str:
     )
 
 
-def efficiency() -> str:
-    row = newest("distributed.jsonl", "sampled training, processes x threads")
-    if row is None:
-        return (
-            "These machines are counted as if nothing were lost by dividing the work; "
-            "`python -m benchmarks.distributed` measures what is, and its row is still to come."
-        )
-    ratio = row["ratio"]["2 processes to 1, one thread each"]
-    return (
-        "These machines are counted as if nothing were lost by dividing the work. Measured on one "
-        f"machine: two processes of one thread have {ratio:.2f} times the throughput of one."
-    )
-
-
 def shares() -> list[str]:
     """What one of several GPUs does for one exact loss over all nodes, as measured on one."""
     path = RESULTS / "nt_xent_shares.jsonl"
@@ -112,10 +85,10 @@ def shares() -> list[str]:
     first = next(iter(newest_rows.values()))
     head = "| GPUs R | step of one | of the GEMM rate | memory | received | wire |"
     return [
-        f"Forward and backward of the loss over M = {largest:,} nodes on one of R GPUs ({first['device']}, "
-        f"d = {first['d']}, 16 bits), measured on one GPU that is given that process's rows; "
-        "nothing was sent. *Wire* is the rate at which the next table hides behind this one's "
-        "products. If it does, the step of all R takes as long as that of one.",
+        f"Forward and backward of the loss over M = {largest:,} nodes on one of R GPUs "
+        f"({first['device']}, d = {first['d']}, 16 bits), measured on one GPU that is given that "
+        "process's rows; nothing was sent. *Wire* is the rate at which the next table hides behind "
+        "this one's products. If it does, the step of all R takes as long as that of one.",
         "",
         head,
         "|---|---|---|---|---|---|",
@@ -125,10 +98,7 @@ def shares() -> list[str]:
 
 def text() -> str:
     parts = [
-        f"N = 10⁹ nodes of degree {DEGREE}, {FEATURES} features, embeddings of {DIM} numbers.",
-        sizes(),
         "\n".join(hours()),
-        efficiency(),
         inference(),
         "\n".join(shares()),
     ]

@@ -4,7 +4,7 @@ usage: python -m benchmarks.gallery --out ROWS.jsonl [--systems raw graphcl:enco
            [--graphs wisconsin actor ...] [--folder FOLDER] [--runs 3] [--device cuda]
            [--budget SECONDS]
        python -m benchmarks.gallery --page [--out benchmarks/results/gallery.jsonl]
-           [--docs docs]
+           [--docs docs/research]
 
 `graphcl compare` is the same for a user. There is one row per graph, system and seed, appended as
 it finishes; rows that are already in ROWS.jsonl are not computed again, and a failed one is tried
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--budget", type=float, default=float("inf"))
     parser.add_argument("--page", action="store_true")
-    parser.add_argument("--docs", type=Path, default=Path("docs"))
+    parser.add_argument("--docs", type=Path, default=Path("docs/research"))
     options = parser.parse_args()
     if options.page:
         found = rows.read(options.out)

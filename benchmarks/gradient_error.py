@@ -6,8 +6,8 @@ usage: python -m benchmarks.gradient_error --out ROWS.jsonl [--nodes 64 1000 200
 
 Views are normal rows: the second is the first plus noise of the given size, or independent. Each
 row of results is one temperature, pair of views, size and precision. `gradient` is the relative
-error in the Frobenius norm. `--page` writes docs/research/precision.md and its picture from the committed
-rows. Takes about a minute on an H200; on a CPU only its own float32 is measured.
+error in the Frobenius norm. `--page` writes docs/research/precision.md and its picture from the
+committed rows. Takes about a minute on an H200; on a CPU only its own float32 is measured.
 """
 
 import argparse
@@ -113,8 +113,8 @@ def page(found: list[dict[str, Any]]) -> str:
         "([why](../../src/graphcl/losses/nt_xent.py)). The figures are relative errors of the",
         "gradient against float64, in the Frobenius norm: the largest over",
         f"M = {_listed(row['nodes'] for row in found)} nodes and",
-        f"d = {_listed(row['dim'] for row in found)} numbers per embedding, and over pairs of views",
-        "that are identical, differ by noise, or are independent.",
+        f"d = {_listed(row['dim'] for row in found)} numbers per embedding, and over pairs",
+        "of views that are identical, differ by noise, or are independent.",
         f"Measured on {found[0]['device']} by `python -m benchmarks.gradient_error`.",
         "",
         "![Error of the gradient by temperature](images/gradient_error.png)",

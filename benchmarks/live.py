@@ -20,7 +20,8 @@ many clients at once for a while; every answer is compared with the right one. T
 the service killed half-way (SIGKILL) and started again at the same port. `vectors`:
 embeddings of 128 numbers, mapped from a file, are written by each streaming writer of
 `graphcl embed --to`; `private_bytes` is the peak of the process's own memory. `page` writes the
-tables of docs/research/speed.md from the committed rows; with `--check` it compares and writes nothing.
+tables of docs/research/speed.md from the committed rows; with `--check` it compares and writes
+nothing.
 """
 
 import argparse

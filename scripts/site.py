@@ -1,8 +1,9 @@
-"""What `mkdocs build` does beside MkDocs: the API page, notebooks, mathematics, links into the code.
+"""What the site has beside the pages: the API, notebooks, mathematics, files that pages link to.
 
-MkDocs calls the functions whose names begin with ``on_`` (`hooks` in mkdocs.yml). Pages of docs/ are
-written for readers of the repository: a link to a file outside docs/ leads to the file. The site has
-a copy of each such file as plain text. Formulas become MathML, which browsers show without a script.
+MkDocs calls the functions whose names begin with ``on_`` (`hooks` in mkdocs.yml). Pages of docs/
+are written for readers of the repository: a link to a file outside docs/ leads to the file. The
+site has a copy of each such file as plain text. Formulas become MathML, which browsers show
+without a script.
 """
 
 import importlib.util
@@ -41,7 +42,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Leads links to the copies, sets formulas aside, and drops what is meant for the tests."""
 
     def link(match: re.Match[str]) -> str:
@@ -55,14 +56,16 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     def formula(match: re.Match[str]) -> str:
         display = match[1] is not None
-        formulas.append(convert((match[1] or match[2]).strip(), display="block" if display else "inline"))
+        formulas.append(
+            convert((match[1] or match[2]).strip(), display="block" if display else "inline")
+        )
         return f"formula{len(formulas) - 1}set"
 
     page.meta["formulas"] = formulas
     return SAID.sub("", MATHS.sub(formula, LINK.sub(link, markdown)))
 
 
-def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+def on_page_content(html: str, page: Page, **_: Any) -> str:
     """Puts the formulas in."""
     return re.sub(r"formula(\d+)set", lambda match: page.meta["formulas"][int(match[1])], html)
 
@@ -91,7 +94,9 @@ def _copy(path: str) -> str:
 
 def _text(path: Path) -> str:
     if path.is_dir():
-        return "\n".join(sorted(one.name for one in path.iterdir() if one.name[0] not in "._")) + "\n"
+        return (
+            "\n".join(sorted(one.name for one in path.iterdir() if one.name[0] not in "._")) + "\n"
+        )
     return path.read_text(encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""The commands of docs/operate/scaling.md for many machines, run on one: two processes in place of many.
+"""The commands of docs/operate/scaling.md for many machines, on one: two processes for many.
 
 They are taken from the page as they are. Numbers of machines and processes, addresses and paths are
 changed. Programs that start others are stand-ins: Slurm's know one host, and torchrun's says how it

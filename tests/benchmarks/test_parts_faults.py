@@ -13,7 +13,9 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_page_has_the_numbers_of_the_rows():
     rows = list(read(RESULTS))
-    assert "\n".join(table(rows)) in (ROOT / "docs/research/scaling.md").read_text(), "print it with --table"
+    assert "\n".join(table(rows)) in (ROOT / "docs/research/scaling.md").read_text(), (
+        "print it with --table"
+    )
 
 
 def test_no_fault_changed_the_weights():

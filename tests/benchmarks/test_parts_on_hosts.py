@@ -1,4 +1,4 @@
-"""The numbers in docs/research/scaling.md are those of the committed rows; the script runs on two hosts."""
+"""The numbers in docs/research/scaling.md are those of the rows; the script runs on two hosts."""
 
 import json
 import sys
