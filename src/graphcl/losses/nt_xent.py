@@ -106,12 +106,12 @@ def nt_xent(h1: Tensor, h2: Tensor, temperature: float = 0.5, *, precision: str 
         temperature: τ > 0.
         precision: precision of the operands of the products on a CUDA GPU: ``bf16`` (16 bits, the
             choice of ``auto`` there), ``tf32`` or ``float32``; sums are always float32. On a CPU,
-            and for float64 inputs, the inputs' own precision is used. docs/research/precision.md has the
-            errors of each.
+            and for float64 inputs, the inputs' own precision is used. The errors of each are in
+            docs/research/precision.md.
 
     Returns:
         The loss, a scalar; differentiable once. Differentiating its gradient, as a gradient penalty
-        does, raises a `ParameterError`; docs/research/how-it-works.md has the loss in plain PyTorch.
+        does, raises a `ParameterError`; docs/research/how-it-works.md has it in plain PyTorch.
 
     Differs from the paper: the paper does not define the cosine with an all-zero row. Here it is
     0, and no gradient flows into such a row.
