@@ -141,6 +141,6 @@ def test_a_variant_is_compared_on_the_graphs_it_has():
 def test_the_page_is_that_of_the_rows(tmp_path):
     found = rows.read(Path("benchmarks/results/gallery.jsonl"))
     gallery_page.write_page(found, tmp_path, rows.read(time_to_quality.RESULTS))
-    assert (tmp_path / "gallery.md").read_text() == Path("docs/gallery.md").read_text()
+    assert (tmp_path / "gallery.md").read_text() == Path("docs/research/gallery.md").read_text()
     shown = [*gallery_page.TITLES, *gallery_page.ABLATIONS]
     assert [system.label for system in read_systems(shown)] == shown
