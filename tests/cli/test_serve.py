@@ -37,7 +37,8 @@ class Process:
     """A service of its own process; its address is in what it says when it is ready."""
 
     def __init__(self, *arguments, port=0, **environment):
-        command = [sys.executable, "-m", "graphcl", "serve", *arguments, "--port", str(port)]
+        command = [sys.executable, "-m", "graphcl", "serve", "--log", "none", *arguments]
+        command += ["--port", str(port)]
         known = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **environment}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         self.process = subprocess.Popen(command, **pipes, text=True, env=known)
@@ -67,7 +68,7 @@ class Process:
         raise AssertionError("no answer")
 
     def embed(self, **options):
-        return httpx.post(f"{self.address}/embed", json={"ids": ["5"]}, timeout=30, **options)
+        return httpx.post(f"{self.address}/v1/embed", json={"ids": ["5"]}, timeout=30, **options)
 
 
 def test_it_answers_is_killed_answers_the_same_and_stops_when_told_to(trained):
@@ -149,12 +150,14 @@ def test_told_to_stop_while_it_learns_and_computes(trained, moment):
     with Process(str(trained)) as service:
         ids = list(range(1000))
         askers = [
-            Asker(service, "/predict", {"ids": ids}),
-            *(Asker(service, "/neighbors", {"ids": ids}) for _ in range(6)),
-            Asker(service, "/embed", {"ids": ids}),
+            Asker(service, "/v1/predict", {"ids": ids}),
+            *(Asker(service, "/v1/neighbors", {"ids": ids}) for _ in range(6)),
+            Asker(service, "/v1/embed", {"ids": ids}),
         ]
         with socket.create_connection(("127.0.0.1", service.port)) as hanging:
-            hanging.sendall(b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n")
+            hanging.sendall(
+                b"POST /v1/embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n"
+            )
             while arrived(service) < 11:  # nine of these, `/health` and `/metrics`
                 time.sleep(0.02)
             time.sleep(moment)
@@ -183,7 +186,7 @@ def test_a_crowd_that_hangs_keeps_nobody_out(trained):
     """More than the service may have: half a head, no body, no end; and eight that flood it."""
     half = b"GET /health HTTP/1.1\r\nhost: loc"
     late = b"POST %s HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4000\r\n\r\n{"
-    crowd = [b"", half, late % b"/embed", late % b"/login"]
+    crowd = [b"", half, late % b"/v1/embed", late % b"/login"]
     fields = b"a=1&" * 2_000_000
     flood = b"POST /login HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(fields)
     token = {"GRAPHCL_TOKEN": TOKEN}
@@ -227,8 +230,8 @@ RAW = [
     b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\nhost: localhost\r\n\r\n",
     b"GET /health HTTP/1.1\r\nx: " + b"y" * 200_000 + b"\r\n\r\n",
     b"GET /health HTTP/1.1\r\nhost: localhost\r\nhost: evil\r\n\r\n",
-    b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: -5\r\n\r\n",
-    b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n"
+    b"POST /v1/embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: -5\r\n\r\n",
+    b"POST /v1/embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n"
     b"transfer-encoding: chunked\r\n\r\nzz\r\n",
     b"GET /../../../etc/passwd HTTP/1.1\r\nhost: localhost\r\n\r\n",
     b"GET http://evil/health HTTP/1.1\r\nhost: evil\r\n\r\n",
@@ -260,6 +263,11 @@ def test_bytes_that_are_no_request(trained):
     ("arguments", "words"),
     [
         (["--map", "3d"], "--map must be pca, umap or none"),
+        (["--log", "xml"], "--log must be lines, json or none"),
+        (["--workers", "0"], "Invalid value for '--workers'"),
+        (["--ssl-keyfile", "TOKEN"], "--ssl-keyfile must be given with --ssl-certfile"),
+        (["--ssl-certfile", "nowhere"], "nowhere: no certificate with its key"),
+        (["--ssl-certfile", "TOKEN"], "token: no certificate with its key"),
         (["--port", "70000"], "Invalid value for '--port'"),
         (["--rate", "-1"], "Invalid value for '--rate'"),
         (["--most-nodes", "0"], "Invalid value for '--most-nodes'"),
