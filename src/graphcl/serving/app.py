@@ -221,15 +221,17 @@ class _Service:
         """Reads a body, does the work in a thread and sends JSON or Arrow."""
         as_arrow = ARROW in request.headers.get("accept", "").lower()
         kind = request.headers.get("content-type", "")
+        version = self._version
         try:
-            work = partial(_do, self._version, name, kind, as_arrow)
+            work = partial(_do, version, name, kind, as_arrow)
             found = await self._work(request, work)
         except AskedError as error:
             return _refusal(error)
         if isinstance(found, Response):
             return found
         kind = ARROW if as_arrow else "application/json"
-        return _Pieces(found, flight=self._flight, media_type=kind)
+        about = {"x-run-version": str(version.served.version)}
+        return _Pieces(found, flight=self._flight, media_type=kind, headers=about)
 
     async def _work(
         self, request: Request, work: Callable[[list[bytes]], bytes | Response]
