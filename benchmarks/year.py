@@ -3,15 +3,15 @@
 usage: python -m benchmarks.year [--minutes 60] [--nodes 100000] [--updates 2000]
            [--requests 200000] [--workers 2] [--clients 16] [--out FILE]
 
-`graphcl serve` answers about a run while another process updates it again and again: a few new nodes
-and edges each time, and now and then the way back to the version before. Clients ask for embeddings
-of known and of new nodes and for similar nodes; some leave in the middle of a request, and some send
-what makes no sense. An answer says which version it is of. Some are compared with what that version
-holds, new nodes with the model on that version's graph.
+`graphcl serve` answers about a run while another process updates it again and again: a few new
+nodes and edges each time, and now and then the way back to the version before. Clients ask for
+embeddings of known and of new nodes and for similar nodes; some leave in the middle of a request,
+and some send what makes no sense. An answer says which version it is of. Some are compared with
+what that version holds, new nodes with the model on that version's graph.
 
-A row for each minute: requests, statuses, times from sending to the last byte, memory and open files
-of all processes of the service, the newest version and the one that answers. One row for the whole:
-what was compared, and the disk used beside the changes made.
+A row for each minute: requests, statuses, times from sending to the last byte, memory and open
+files of all processes of the service, the newest version and the one that answers. One row for the
+whole: what was compared, and the disk used beside the changes made.
 """
 
 import argparse
