@@ -36,12 +36,13 @@ import torch
 import graphcl
 from benchmarks import rows
 from benchmarks.live_service import Service, percentiles
+from benchmarks.update import WINDOW, links
 from graphcl.estimator import GraphCL
 from graphcl.graphs.graph import Graph
 from graphcl.runs.files import read_embeddings
 from graphcl.runs.versions import VERSIONS, current_number
 
-FEATURES, DIM, DEGREE = 32, 64, 10
+FEATURES, DIM = 32, 64
 NEW, LINKS = 20, 100  # nodes and edges of an update
 BACK = 25  # of so many updates one is followed by the way back
 KILLED, HOSTILE, COMPARED = 0.01, 0.01, 0.01  # shares of requests
@@ -58,12 +59,12 @@ NONSENSE = (
 def build(folder: Path, nodes: int) -> None:
     """Writes a store and a run of a model that was hardly trained: times do not depend on it."""
     rng = np.random.default_rng(0)
-    edges = rng.integers(0, nodes, (2, nodes * DEGREE // 2))
+    edges = links(rng, 1, nodes)
     x = rng.standard_normal((nodes, FEATURES), dtype=np.float32)
     names = [f"n{row}" for row in range(nodes)]
     Graph.from_edge_index(edges, x, name="year", node_ids=names).save(folder / "store")
     graph = Graph.open(folder / "store")
-    small = Graph.from_edge_index(edges[:, :4000] % 1000, x[:1000])
+    small = Graph.from_edge_index(links(rng, 1, 1000), x[:1000])
     model = GraphCL(epochs=1, dim=DIM, layers=2, device="cpu").fit(small)
     model.save(folder / "run", graph=graph)
 
@@ -81,7 +82,8 @@ def update(folder: Path, updates: int, seconds: float, nodes: int) -> None:
         table = pandas.DataFrame(rng.standard_normal((NEW, FEATURES), dtype=np.float32))
         table = table.rename(columns="x{}".format)
         table.insert(0, "id", new)
-        ends = np.char.add("n", rng.integers(0, nodes, LINKS).astype(str))
+        place = rng.integers(0, nodes - WINDOW)  # new nodes join one neighbourhood
+        ends = np.char.add("n", rng.integers(place, place + WINDOW, LINKS).astype(str))
         first = rng.choice(np.array(new), LINKS)
         start = time.perf_counter()
         done = run.update(nodes=table, edges=pandas.DataFrame({"source": first, "target": ends}))

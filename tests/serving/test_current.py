@@ -125,22 +125,26 @@ def test_a_version_that_cannot_be_loaded_changes_nothing(place, capsys, monkeypa
     assert current.served.version == 1
 
 
-def test_a_version_that_is_replaced_while_it_is_loaded_never_answers(place):
+def test_versions_that_come_more_quickly_than_they_are_loaded(place):
+    """Each one that was loaded answers, and is whole; the service does not wait for a pause."""
     path, load, graph = place
+    made = [update(path, graph, remove_nodes=["node 7"]).version]
 
     def late(before):
         found = load(before)
-        if before is not None and found.version == 1:
-            graphcl.Run(path).rollback()
+        if before is not None and len(made) < 3:
+            more = graphcl.Run(path, device="cpu").update(remove_nodes=[f"node {len(made) + 20}"])
+            made.append(more.version)
         return found
 
+    graphcl.Run(path).rollback(0)
     current = Current(late, lambda: mark_of(path))
-    update(path, graph, remove_nodes=["node 7"])
-    current.turn()
-    assert current.served.version == 0
-    current.turn()
-    assert current.served.version == 0
-    assert current._seen == mark_of(path)
+    graphcl.Run(path).rollback(1)
+    answered = []
+    for _ in range(4):
+        current.turn()
+        answered.append((current.served.version, len(current.served.z)))
+    assert answered == [(1, 59), (2, 58), (3, 57), (3, 57)]
 
 
 def test_it_looks_by_itself(place, monkeypatch):
@@ -157,7 +161,7 @@ def test_it_looks_by_itself(place, monkeypatch):
 
 
 def test_the_index_follows_an_update(place, monkeypatch):
-    """A tenth of the rows is put in anew; the others stay, and all are found."""
+    """Rows that differ are put in anew, and found; an index now and then misses a node."""
     path, load, graph = place
     monkeypatch.setattr(served_run, "EXACT_ROWS", 10)
     monkeypatch.setattr(served_run, "MOST_ANEW", 1)
@@ -168,10 +172,11 @@ def test_the_index_follows_an_update(place, monkeypatch):
     after = load(before)
     assert made == []
     assert not np.array_equal(before.z, after.z)
-    rows, unit = np.arange(60), unit_rows(np.asarray(after.z))
+    rows, unit, missed = np.arange(60), unit_rows(np.asarray(after.z)), 0
     for row, (near, cosines) in zip(
         rows, after.near(after.z[rows], 3, list(rows[:, None])), strict=True
     ):
         np.testing.assert_allclose(cosines, unit[near] @ unit[row], atol=1e-6)
         best = np.sort(np.delete(unit @ unit[row], row))[::-1][:3]
-        assert (cosines >= best - 2**-8).all()
+        missed += int((cosines < best - 2**-8).sum())
+    assert missed <= 9  # of 180; with the old rows, most are wrong

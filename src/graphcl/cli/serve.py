@@ -125,20 +125,24 @@ def serve(
         )
     # All is imported, and nothing is read, when the process divides: no thread runs by then.
     uvicorn = import_extra("uvicorn", feature="graphcl serve", extra="serve")
+    from graphcl.cli.graphs import load_run_graph
     from graphcl.serving.app import build_app
     from graphcl.serving.current import Current, mark_of
     from graphcl.serving.pages import PATHS, PageMaker
     from graphcl.serving.run import ServedRun
 
     def load(before: ServedRun | None) -> ServedRun:
-        # A version that came later keeps its graph; the one that was given is of the training.
-        kept = before is not None and own_graph(current_run(run)) is not None
-        given = (None, TableOptions()) if kept else (graph, tables)
-        asked = open_run(run, ("serve",), *given, device=device)
-        loaded = asked.graph
-        asked.keep_embeddings()
-        kind = asked.type_of(asked.type_folder(node_type, is_labelled))
-        return ServedRun(asked.folder, loaded, device=device, node_type=kind, before=before)
+        if before is not None:  # from one folder, whichever version is in use by then
+            folder, again = current_run(run), ("serve", str(run))
+            # A version that came later keeps its graph; the one that was given is of the training.
+            given = (graph, tables) if own_graph(folder) is None else (None, None)
+            loaded, kind = load_run_graph(folder, *given, again=again), before.node_type
+        else:
+            asked = open_run(run, ("serve",), graph, tables, device=device)
+            folder, loaded = asked.folder, asked.graph
+            asked.keep_embeddings()
+            kind = asked.type_of(asked.type_folder(node_type, is_labelled))
+        return ServedRun(folder, loaded, device=device, node_type=kind, before=before)
 
     # Labels may be learned, a map drawn and answers computed when the service stops. Threads of
     # theirs do not survive the interpreter's shutdown.

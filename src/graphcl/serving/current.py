@@ -36,11 +36,11 @@ class Current:
     """The version of a run that answers.
 
     A request keeps the version that it began with. A new one is loaded beside the old, in a thread;
-    it answers once it has learned what the old one had learned. Of versions that come quicker than
-    they are loaded, some never answer.
+    it answers once it has learned what the old one had learned, even if another is in use by then,
+    and that one is next: of versions that come quicker than they are loaded, some are passed over.
 
     Args:
-        load: returns the version in use; it is given the one before, or None.
+        load: returns the version in use, all of it; it is given the one before, or None.
         mark: returns what changes with the version in use.
 
     Attributes:
@@ -58,16 +58,16 @@ class Current:
         self.served = load(None)
         self.turn()
 
-    def watch(self, each: Callable[[], None] = lambda: None) -> None:
-        """Looks at the run, in a thread, as long as the process lives, and calls `each` time."""
+    def watch(self, *others: Callable[[], None]) -> None:
+        """Looks at the run as long as the process lives; does other things as often, beside it."""
 
-        def look() -> None:
+        def again(work: Callable[[], None]) -> None:
             while True:
                 time.sleep(LOOK)
-                self.turn()
-                each()
+                work()
 
-        threading.Thread(target=look, name="watching", daemon=True).start()
+        for work in (self.turn, *others):
+            threading.Thread(target=again, args=(work,), name="watching", daemon=True).start()
 
     def turn(self) -> None:
         """Turns to the version in use, if it is another."""
@@ -84,7 +84,5 @@ class Current:
                 text = f"serve: stays at version {self.served.version}: {said}"
                 print(" ".join(text.split())[:500], file=sys.stderr, flush=True)
             return
-        if self._mark() == mark:  # else it may be half of one version and half of another
-            self.served, self._seen = fresh, mark
-            del fresh
-            gc.collect()
+        self.served, self._seen = fresh, mark
+        gc.collect()

@@ -28,7 +28,7 @@ from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import describe_nodes, read_nodes, run_types, type_folder
-from graphcl.runs.versions import current_run, run_root
+from graphcl.runs.versions import run_root
 from graphcl.serving.requests import New
 from graphcl.tabular.preparation import read_preparation
 from graphcl.tabular.rows import prepare_rows
@@ -97,7 +97,7 @@ class ServedRun:
     """A run that is ready to answer; everything is read when it is made.
 
     Args:
-        path: the run.
+        path: the run, or the folder of one of its versions.
         graph: the graph that it was trained on.
         device: where new nodes are embedded.
         node_type: of a graph with types: the one whose nodes it answers about.
@@ -115,7 +115,6 @@ class ServedRun:
     ) -> None:
         if not isinstance(graph, Graph):
             raise RunError(f"{path}: has {len(graph.graphs)} graphs; a service is of one")
-        path = current_run(path)
         model = GraphCL.load(path, device=device)
         root = run_root(path.absolute())
         self.path, self.name = path, root.name
