@@ -49,18 +49,18 @@ def post(path: bytes, body: bytes) -> bytes:
 CROWD = [
     b"",
     b"GET /health HTTP/1.1\r\nhost: loc",
-    HEAD % (b"POST", b"/embed") + b"content-length: 4000\r\n\r\n{",
+    HEAD % (b"POST", b"/v1/embed") + b"content-length: 4000\r\n\r\n{",
     HEAD % (b"POST", b"/login") + b"content-length: 4000\r\n\r\ntoken=",
 ]
 FLOODS = {
     "nothing": b"",
     "fields of a login": post(b"/login", b"a=1&" * 2_000_000),
-    "large JSON": post(b"/embed", b'{"ids": [' + b"0.1, " * 1_600_000 + b"0]}"),
-    "many lists": post(b"/embed", b'{"ids": [' + b"[], " * 14_990 + b"0]}"),
-    "large answers": post(b"/embed", json.dumps(IDS).encode()),
-    "similar nodes": post(b"/neighbors", json.dumps(IDS).encode()),
+    "large JSON": post(b"/v1/embed", b'{"ids": [' + b"0.1, " * 1_600_000 + b"0]}"),
+    "many lists": post(b"/v1/embed", b'{"ids": [' + b"[], " * 14_990 + b"0]}"),
+    "large answers": post(b"/v1/embed", json.dumps(IDS).encode()),
+    "similar nodes": post(b"/v1/neighbors", json.dumps(IDS).encode()),
     "many headers": HEAD % (b"GET", b"/health") + b"a:\r\n" * 90 + b"\r\n",
-    "tiny chunks": HEAD % (b"POST", b"/embed")
+    "tiny chunks": HEAD % (b"POST", b"/v1/embed")
     + b"transfer-encoding: chunked\r\n\r\n"
     + b"1\r\n0\r\n" * 10_000,
 }
@@ -142,7 +142,11 @@ def stops(run: Path, times: int, seed: int) -> Iterator[dict[str, Any]]:
     draw, codes = random.Random(seed), Counter[int]()
     answers, foreign, longest = Counter[int](), 0, 0.0
     body = json.dumps(IDS).encode()
-    asked = [post(b"/predict", body), *[post(b"/neighbors", body)] * 4, post(b"/embed", body)]
+    asked = [
+        post(b"/v1/predict", body),
+        *[post(b"/v1/neighbors", body)] * 4,
+        post(b"/v1/embed", body),
+    ]
     for _ in range(times):
         with Service(run) as service:
             found: list[int] = []

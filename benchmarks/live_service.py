@@ -24,8 +24,18 @@ class Service:
     """`graphcl serve` in a process of its own."""
 
     def __init__(self, run: Path, *options: str, port: int = 0) -> None:
-        command = [sys.executable, "-m", "graphcl", "serve", str(run), "--rate", "0", *options]
-        command += ["--port", str(port)]
+        command = [
+            sys.executable,
+            "-m",
+            "graphcl",
+            "serve",
+            str(run),
+            "--rate",
+            "0",
+            "--log",
+            "none",
+        ]
+        command += [*options, "--port", str(port)]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
         for line in self.process.stderr:
@@ -80,7 +90,7 @@ class Connection:
         """Returns the bytes that the service holds."""
         _, text = await self.ask("GET", "/metrics")
         found = text.decode().split("\ngraphcl_memory_bytes ")[1].split()[0]
-        return int(found)
+        return int(float(found))
 
 
 async def one_by_one(port: int, asked: list[bytes], calls: int) -> list[float]:
@@ -88,7 +98,7 @@ async def one_by_one(port: int, asked: list[bytes], calls: int) -> list[float]:
     client, times = Connection(port), []
     for call in range(calls + 20):
         began = time.perf_counter()
-        status, _ = await client.ask("POST", "/embed", asked[call % len(asked)])
+        status, _ = await client.ask("POST", "/v1/embed", asked[call % len(asked)])
         assert status == 200
         times.append(time.perf_counter() - began)
     return times[20:]
@@ -111,7 +121,7 @@ class Load:
     async def _measure(self, *, killed: bool) -> dict[str, Any]:
         port, seconds = self._service.port, self._options.seconds
         first = Connection(port)
-        right = [(await first.ask("POST", "/embed", body))[1] for body in self._asked]
+        right = [(await first.ask("POST", "/v1/embed", body))[1] for body in self._asked]
         memory = await first.memory()
         began = time.perf_counter()
         found: dict[str, Any] = {"times": [], "wrong": 0, "errors": 0, "refused": 0, "after": 0}
@@ -151,7 +161,7 @@ class Load:
             turn = (turn + 1) % len(self._asked)
             began = time.perf_counter()
             try:
-                status, answer = await client.ask("POST", "/embed", self._asked[turn])
+                status, answer = await client.ask("POST", "/v1/embed", self._asked[turn])
             except (OSError, asyncio.IncompleteReadError):
                 found["refused"] += 1
                 await asyncio.sleep(0.1)

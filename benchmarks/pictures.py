@@ -1,9 +1,9 @@
 """Draws pictures for the documentation: Cora's embeddings, the cost of NT-Xent and of epochs.
 
-usage: python -m benchmarks.pictures map RUN | scaling | growth
+usage: python -m benchmarks.pictures map RUN | scaling | growth | year
 
 `map` writes cora.png from a finished run of Cora; `scaling` writes nt_xent.png and `growth` writes
-growth.png from committed rows.
+growth.png from committed rows. `year` writes year.png from those of `benchmarks.year`.
 """
 
 import argparse
@@ -132,20 +132,53 @@ def draw_growth() -> None:
         figure.savefig(staging, dpi=110)
 
 
+def draw_year() -> None:
+    """A service minute by minute: latency, memory and open files, versions."""
+    found = rows.read(ROOT / "benchmarks/results/year.jsonl")
+    longest = max(row["length_minutes"] for row in found)
+    found = [r for r in found if r["what"] == "minute" and r["length_minutes"] == longest]
+    minutes = [row["minute"] for row in found]
+    figure, axes = plt.subplots(1, 3, figsize=(13, 3.8), facecolor="white")
+    for key, colour in (("p50_ms", "#4477aa"), ("p99_ms", "#ee6677")):
+        values = [row.get(key, np.nan) for row in found]
+        axes[0].plot(minutes, values, color=colour, label=key.removesuffix("_ms"))
+    axes[0].set(yscale="log", ylabel="milliseconds")
+    for key, label, colour in (
+        ("memory", "of all processes", "#ee6677"),
+        ("memory_shared", "shared pages once", "#4477aa"),
+    ):
+        axes[1].plot(minutes, [row[key] / 1e6 for row in found], color=colour, label=label)
+    axes[1].set(ylabel="MB", ylim=(0, None))
+    files = axes[1].twinx()
+    files.plot(minutes, [row["files"] for row in found], ":", color="#666666")
+    files.set(ylabel="open files (dotted)", ylim=(0, None))
+    newest = [row["newest_version"] for row in found]
+    answered = [max(row["answered_by"], default=0) for row in found]
+    axes[2].plot(minutes, newest, color="#bbbbbb", label="in use")
+    axes[2].plot(minutes, answered, "--", color="#228833", label="answers")
+    axes[2].set(ylabel="version")
+    for axis in axes:
+        axis.set(xlabel="minute")
+        axis.legend(frameon=False, fontsize=9)
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    with whole_file(IMAGES / "year.png") as staging:
+        figure.savefig(staging, dpi=110)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("map", "scaling", "growth"))
+    parser.add_argument("what", choices=("map", "scaling", "growth", "year"))
     parser.add_argument("run", nargs="?", type=Path, help="the run of Cora that `map` draws")
     given = parser.parse_args()
     if (given.what == "map") != (given.run is not None):
-        parser.error("map takes the folder of a run; scaling and growth take nothing")
+        parser.error("map takes the folder of a run; the others take nothing")
     IMAGES.mkdir(parents=True, exist_ok=True)
     if given.what == "map":
         draw_map(given.run)
-    elif given.what == "scaling":
-        draw_scaling()
     else:
-        draw_growth()
+        {"scaling": draw_scaling, "growth": draw_growth, "year": draw_year}[given.what]()
 
 
 if __name__ == "__main__":

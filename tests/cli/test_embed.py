@@ -106,7 +106,10 @@ def test_new_nodes_from_a_file(trained, arrays, capsys):
     ("text", "words"),
     [
         ("{", "new.json: the body is not JSON"),
-        ('{"new": [{"features": [1]}]}', "new.json: features must be 12 numbers; got 1"),
+        (
+            '{"new": [{"features": [1]}]}',
+            "new.json: new.0.features: List should have at least 12 items, not 1",
+        ),
         ('{"new": [{"features": {}, "neighbors": ["x"]}]}', "no node has the id 'x'"),
         ('{"ids": ["node 3"]}', "unknown key 'ids'"),
     ],

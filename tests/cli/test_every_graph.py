@@ -13,7 +13,7 @@ import pytest
 from graphcl import Graph
 from graphcl.cli.main import run
 from tests.groups import command
-from tests.serving.conftest import Client
+from tests.serving.conftest import client_of
 
 PAGE = Path(__file__).parents[2] / "docs/use/what-works.md"
 KINDS = ("plain", "directed", "weighted", "edge features", "types")
@@ -212,22 +212,21 @@ def _new_node(kind, graph, out):
 def _serve(kind, graph):
     """What the service answers, without its port: new nodes, labels, similar nodes and links."""
     from graphcl.cli.graphs import load_run_graph
-    from graphcl.serving.app import build_app
     from graphcl.serving.run import ServedRun
     from graphcl.training_run import keep_embeddings
 
     whole = load_run_graph(Path("run"), again=("serve", "run"))
     keep_embeddings(Path("run"), whole, device="cpu")
     served = ServedRun(Path("run"), whole, node_type="node" if kind == "types" else None)
-    client = Client(build_app(served))
+    client = client_of(served)
     _new_node(kind, graph, "new")
     new = json.loads(Path("new.json").read_text())
     for address, body in (
-        ("/embed", {"ids": ["n3"]}),
-        ("/embed", new),
-        ("/neighbors", new),
-        ("/predict", {"ids": ["n3"]}),
-        ("/links", {"ids": ["n3"]}),
+        ("/v1/embed", {"ids": ["n3"]}),
+        ("/v1/embed", new),
+        ("/v1/neighbors", new),
+        ("/v1/predict", {"ids": ["n3"]}),
+        ("/v1/links", {"ids": ["n3"]}),
     ):
         answer = client("POST", address, json=body)
         assert answer.status_code == 200, answer.text

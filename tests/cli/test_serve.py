@@ -3,8 +3,10 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -37,7 +39,8 @@ class Process:
     """A service of its own process; its address is in what it says when it is ready."""
 
     def __init__(self, *arguments, port=0, **environment):
-        command = [sys.executable, "-m", "graphcl", "serve", *arguments, "--port", str(port)]
+        command = [sys.executable, "-m", "graphcl", "serve", "--log", "none", *arguments]
+        command += ["--port", str(port)]
         known = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **environment}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         self.process = subprocess.Popen(command, **pipes, text=True, env=known)
@@ -67,7 +70,7 @@ class Process:
         raise AssertionError("no answer")
 
     def embed(self, **options):
-        return httpx.post(f"{self.address}/embed", json={"ids": ["5"]}, timeout=30, **options)
+        return httpx.post(f"{self.address}/v1/embed", json={"ids": ["5"]}, timeout=30, **options)
 
 
 def test_it_answers_is_killed_answers_the_same_and_stops_when_told_to(trained):
@@ -149,12 +152,14 @@ def test_told_to_stop_while_it_learns_and_computes(trained, moment):
     with Process(str(trained)) as service:
         ids = list(range(1000))
         askers = [
-            Asker(service, "/predict", {"ids": ids}),
-            *(Asker(service, "/neighbors", {"ids": ids}) for _ in range(6)),
-            Asker(service, "/embed", {"ids": ids}),
+            Asker(service, "/v1/predict", {"ids": ids}),
+            *(Asker(service, "/v1/neighbors", {"ids": ids}) for _ in range(6)),
+            Asker(service, "/v1/embed", {"ids": ids}),
         ]
         with socket.create_connection(("127.0.0.1", service.port)) as hanging:
-            hanging.sendall(b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n")
+            hanging.sendall(
+                b"POST /v1/embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n"
+            )
             while arrived(service) < 11:  # nine of these, `/health` and `/metrics`
                 time.sleep(0.02)
             time.sleep(moment)
@@ -183,7 +188,7 @@ def test_a_crowd_that_hangs_keeps_nobody_out(trained):
     """More than the service may have: half a head, no body, no end; and eight that flood it."""
     half = b"GET /health HTTP/1.1\r\nhost: loc"
     late = b"POST %s HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4000\r\n\r\n{"
-    crowd = [b"", half, late % b"/embed", late % b"/login"]
+    crowd = [b"", half, late % b"/v1/embed", late % b"/login"]
     fields = b"a=1&" * 2_000_000
     flood = b"POST /login HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(fields)
     token = {"GRAPHCL_TOKEN": TOKEN}
@@ -227,8 +232,8 @@ RAW = [
     b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\nhost: localhost\r\n\r\n",
     b"GET /health HTTP/1.1\r\nx: " + b"y" * 200_000 + b"\r\n\r\n",
     b"GET /health HTTP/1.1\r\nhost: localhost\r\nhost: evil\r\n\r\n",
-    b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: -5\r\n\r\n",
-    b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n"
+    b"POST /v1/embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: -5\r\n\r\n",
+    b"POST /v1/embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n"
     b"transfer-encoding: chunked\r\n\r\nzz\r\n",
     b"GET /../../../etc/passwd HTTP/1.1\r\nhost: localhost\r\n\r\n",
     b"GET http://evil/health HTTP/1.1\r\nhost: evil\r\n\r\n",
@@ -260,6 +265,11 @@ def test_bytes_that_are_no_request(trained):
     ("arguments", "words"),
     [
         (["--map", "3d"], "--map must be pca, umap or none"),
+        (["--log", "xml"], "--log must be lines, json or none"),
+        (["--workers", "0"], "Invalid value for '--workers'"),
+        (["--ssl-keyfile", "TOKEN"], "--ssl-keyfile must be given with --ssl-certfile"),
+        (["--ssl-certfile", "nowhere"], "nowhere: no certificate with its key"),
+        (["--ssl-certfile", "TOKEN"], "token: no certificate with its key"),
         (["--port", "70000"], "Invalid value for '--port'"),
         (["--rate", "-1"], "Invalid value for '--rate'"),
         (["--most-nodes", "0"], "Invalid value for '--most-nodes'"),
@@ -310,3 +320,132 @@ def test_the_extra_is_named_where_it_is_missing(trained, package):
     done = call("-c", code)
     assert done.returncode == 2
     assert "pip install 'graphcl[serve]'" in done.stderr
+
+
+def metrics(service, name):
+    """The figures of a name, by their labels."""
+    lines = httpx.get(f"{service.address}/metrics", timeout=30).text.splitlines()
+    found = [line.rsplit(" ", 1) for line in lines if line.startswith(name)]
+    return {labels: float(value) for labels, value in found}
+
+
+def workers(service):
+    """The processes that answer; one that is starting is not among them."""
+    return {int(one.split('"')[1]) for one in metrics(service, "graphcl_run_version")}
+
+
+def until(done):
+    ends = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < ends
+        time.sleep(0.1)
+
+
+def test_several_processes_share_a_run_and_end_together(trained, tmp_path):
+    """One that is killed is replaced; counts are of all; all end."""
+    path = shutil.copytree(trained, tmp_path / "cora")
+    with Process(str(path), "--map", "none", "--workers", "2") as service:
+        until(lambda: len(workers(service)) == 2)
+        for _ in range(20):
+            assert service.embed().status_code == 200
+        answered = 'graphcl_requests_total{path="/v1/embed",status="200"}'
+        assert metrics(service, answered) == {answered: 20.0}
+        first = workers(service)
+        os.kill(min(first), signal.SIGKILL)
+        until(lambda: len(workers(service) - {min(first)}) == 2)
+        assert min(first) not in workers(service)
+        assert metrics(service, answered) == {answered: 20.0}
+        assert httpx.get(f"{service.address}/ready", timeout=5).json()["version"] == 0
+        pids = workers(service)
+        service.process.terminate()
+        assert service.process.wait(30) == 0
+        said = service.process.stderr.read().splitlines()
+        assert said == ["serve: a worker died; another takes its place", "serve: stopped"]
+        assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_workers_end_with_the_process_that_watches_them(trained):
+    with Process(str(trained), "--map", "none", "--workers", "2") as service:
+        until(lambda: len(workers(service)) == 2)
+        pids = workers(service)
+        (parent,) = {
+            int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in pids
+        }
+        os.kill(parent, signal.SIGKILL)
+        until(lambda: not any(list_of_files(pid) for pid in pids))
+
+
+def list_of_files(pid):
+    """What a process has open; nothing, if it has ended."""
+    with contextlib.suppress(OSError):
+        return list(Path(f"/proc/{pid}/fd").iterdir())
+    return []
+
+
+def test_bad_input_is_said_once_by_several_processes(tmp_path, capfd):
+    command = [sys.executable, "-m", "graphcl", "serve", str(tmp_path / "none"), "--workers", "3"]
+    known = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run([*command, "--port", "0"], capture_output=True, text=True, env=known)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "no such run" in done.stderr
+
+
+@pytest.mark.parametrize("form", ["lines", "json"])
+def test_a_line_of_the_log_for_each_request(trained, form):
+    with Process(str(trained), "--map", "none", "--log", form) as service:
+        named = {"x-request-id": "mine-1"}
+        assert service.embed(headers=named).headers["x-request-id"] == "mine-1"
+        forged = {"x-request-id": "a b;c"}
+        made = service.embed(headers=forged).headers["x-request-id"]
+        assert made.isalnum()
+        httpx.get(f"{service.address}/%0a%1b[31m" + "a" * 2000)
+        service.process.terminate()
+        *_, first, second, third, last = service.process.stderr.read().splitlines()
+    assert last == "serve: stopped"
+    if form == "json":
+        found = json.loads(first)
+        assert (found["method"], found["path"], found["status"]) == ("POST", "/v1/embed", 200)
+        assert (found["request_id"], found["client"]) == ("mine-1", "127.0.0.1")
+        assert found["bytes"] > 100
+        assert json.loads(second)["request_id"] == made
+    else:
+        assert " 127.0.0.1 POST /v1/embed 200 " in first
+        assert first.endswith(" mine-1")
+        assert second.endswith(f" {made}")
+    assert len(third) < 600
+    assert third.isprintable()
+
+
+def test_a_log_that_nobody_reads_delays_nobody(trained):
+    """More lines than a pipe holds."""
+    with Process(str(trained), "--map", "none", "--log", "json") as service:
+        with httpx.Client() as client:
+            for _ in range(600):
+                assert client.get(f"{service.address}/{'a' * 300}").status_code == 404
+        assert service.embed().status_code == 200
+
+
+def test_tls(trained, tmp_path):
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+    made += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    files = [str(tmp_path / name) for name in ("key.pem", "certificate.pem")]
+    subprocess.run([*made, "-keyout", files[0], "-out", files[1]], check=True, capture_output=True)
+    options = ["--ssl-keyfile", files[0], "--ssl-certfile", files[1]]
+    command = [sys.executable, "-m", "graphcl", "serve", str(trained), "--map", "none", *options]
+    known = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "GRAPHCL_TOKEN": TOKEN}
+    pipes = {"stderr": subprocess.PIPE, "text": True, "env": known}
+    with subprocess.Popen([*command, "--port", "0"], **pipes) as process:
+        line = process.stderr.readline()
+        address = line.split(" on ")[1].split()[0]
+        assert address.startswith("https://127.0.0.1:")
+        trust = ssl.create_default_context(cafile=files[1])
+        with httpx.Client(verify=trust) as client:
+            assert client.get(f"{address}/health").json() == {"status": "ok"}
+            found = client.post(f"{address}/login", data={"token": TOKEN})
+            assert "Secure" in found.headers["set-cookie"]
+        with pytest.raises(httpx.TransportError):
+            httpx.get(address.replace("https", "http") + "/health")
+        process.terminate()
+        assert process.wait(30) == 0

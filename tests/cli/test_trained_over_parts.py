@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -88,11 +89,11 @@ class Uvicorn:
     def __init__(self, ask):
         self.ask = ask
 
-    def Config(self, app, **_):  # noqa: N802 (uvicorn's name)
-        return app
+    def Config(self, _, **options):  # noqa: N802 (uvicorn's name)
+        return SimpleNamespace(**options)
 
-    def Server(self, app):  # noqa: N802
-        self.app = app
+    def Server(self, config):  # noqa: N802
+        self.app = config.app
         return self
 
     def handle_exit(self, *_):
@@ -106,9 +107,9 @@ def served(monkeypatch, *arguments):
     answers = {}
 
     def ask(client):
-        answers["one"] = client.post("/embed", {"ids": ["n7"]}).json()["nodes"][0]
+        answers["one"] = client.post("/v1/embed", {"ids": ["n7"]}).json()["nodes"][0]
         new = {"columns": {"age": 30, "city": "a"}, "neighbors": ["n1"]}
-        answers["new"] = client.post("/embed", {"new": [new]}).json()["nodes"][0]
+        answers["new"] = client.post("/v1/embed", {"new": [new]}).json()["nodes"][0]
 
     monkeypatch.setattr(serve_command, "import_extra", lambda *_, **__: Uvicorn(ask))
     assert run(["serve", *arguments, "--port", "0", "--map", "none"]) == 0

@@ -10,6 +10,7 @@ import pytest
 from graphcl.estimator import GraphCL
 from graphcl.graphs.graph import Graph
 from graphcl.serving.app import build_app
+from graphcl.serving.current import Current
 from graphcl.serving.requests import Bounds
 from graphcl.serving.run import ServedRun
 from tests.conftest import random_graph
@@ -73,9 +74,13 @@ class Client:
         return self("GET", path, **options)
 
 
+def app_of(served, **options):
+    return build_app(Current(lambda _: served), **options)
+
+
 def client_of(served, **options):
     options.setdefault("bounds", Bounds(per_second=0))
-    return Client(build_app(served, **options))
+    return Client(app_of(served, **options))
 
 
 @pytest.fixture(scope="session")

@@ -12,12 +12,11 @@ from html import escape
 import pytest
 import uvicorn
 
-from graphcl.serving.app import build_app
-from graphcl.serving.pages import ADDRESSES, PageMaker, description_page, open_api
+from graphcl.serving.pages import ADDRESSES, PATHS, PageMaker, description_page
 from graphcl.serving.requests import Bounds
 from graphcl.serving.run import ServedRun
 from tests.reporting.test_browser import CHROMIUM, SOFTWARE_GL, playwright
-from tests.serving.conftest import client_of
+from tests.serving.conftest import app_of, client_of
 
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 
@@ -40,9 +39,10 @@ def listening(app):
 
 @pytest.fixture(scope="module")
 def page_of(served):
-    maker = PageMaker(served)
+    maker = PageMaker()
+    assert maker.of(served) is None
     maker.thread.join()
-    assert maker.drawn is not None
+    assert maker.of(served) is not None
     return maker
 
 
@@ -53,7 +53,7 @@ def test_the_page_is_sent_once_it_is_drawn(served, page_of, monkeypatch):
     policy = answer.headers["content-security-policy"]
     assert "connect-src 'self'" in policy
     assert "default-src 'none'" in policy
-    monkeypatch.setattr(page_of, "drawn", None)
+    monkeypatch.setattr(page_of, "_drawn", None)
     waiting = client.get("/")
     assert (waiting.status_code, waiting.headers["retry-after"]) == (503, "2")
 
@@ -61,18 +61,19 @@ def test_the_page_is_sent_once_it_is_drawn(served, page_of, monkeypatch):
 def test_a_run_without_a_map_says_so(a_run, tmp_path, capsys):
     served = ServedRun(*a_run)
     served.path = tmp_path / "gone"
-    maker = PageMaker(served)
+    maker = PageMaker()
+    maker.of(served)
     maker.thread.join()
-    assert maker.drawn is None
+    assert maker.of(served) is None
     assert "serve: no map" in capsys.readouterr().err
 
 
 @needs_browser
 def test_a_new_node_is_shown_on_the_map(served, page_of, new_node):
     complaints = []
-    expected = client_of(served).post("/neighbors", {"new": [new_node[0]]}).json()
+    expected = client_of(served).post("/v1/neighbors", {"new": [new_node[0]]}).json()
     near = expected["nodes"][0]["neighbors"]
-    app = build_app(served, bounds=Bounds(per_second=0), page=page_of)
+    app = app_of(served, bounds=Bounds(per_second=0), page=page_of)
     with listening(app) as address, playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=SOFTWARE_GL)
         page = browser.new_page(viewport={"width": 1280, "height": 1000})
@@ -130,19 +131,19 @@ def references(value):
         yield from references(one)
 
 
-def test_every_reference_leads_somewhere():
-    about = open_api(12, 24, Bounds())
+def test_every_reference_leads_somewhere(client):
+    about = client.get("/openapi.json").json()
     schemas = about["components"]["schemas"]
     found = {one.removeprefix("#/components/schemas/") for one in references(about)}
-    assert found == {"ids", "new", "pairs", "k", "why", "edges"}
-    assert found <= set(schemas)
-    assert schemas["embedding"]["minItems"] == 24
+    assert {"NewNode", "Row", "Some", "EmbedBody", "Error"} <= found <= set(schemas)
+    assert schemas["Row"]["minItems"] == 12
 
 
 @pytest.mark.parametrize("path", [path for path, one in ADDRESSES.items() if one.takes])
 def test_a_body_has_the_keys_that_are_understood(path, client):
-    keys = open_api(12, 24, Bounds())["paths"][path]["post"]["requestBody"]["content"]
-    schema = keys["application/json"]["schema"]
+    about = client.get("/openapi.json").json()
+    shown = about["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    schema = about["components"]["schemas"][shown["$ref"].rpartition("/")[2]]
     assert schema["additionalProperties"] is False
     for key in ("ids", "new", "pairs", "k", "why", "edges"):
         answer = client.post(path, {"ids": ["node 1"], key: 0})
@@ -170,7 +171,8 @@ def test_every_example_is_answered(client):
     assert asked == 9
 
 
-def test_the_page_escapes_the_name():
-    page = description_page(open_api(1, 1, Bounds()), "<b>")
+def test_the_page_escapes_the_name(client):
+    about = client.get("/openapi.json").json()
+    page = description_page(about, "<b>")
     assert "<b>" not in page
-    assert all(f"{path}</code>" in page for path in ADDRESSES)
+    assert all(f"{path}</code>" in page for path in PATHS)

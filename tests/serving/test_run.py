@@ -221,7 +221,7 @@ def test_columns_of_the_users_table_are_prepared(from_tables, tmp_path, monkeypa
     graph.save("store")
     client = client_of(ServedRun(Path("run"), graph))
     new = [{"columns": row, "neighbors": near} for row, near in ((RAW, ["n3"]), (HOLES, ["n9"]))]
-    answer = client.post("/embed", {"new": new}).json()
+    answer = client.post("/v1/embed", {"new": new}).json()
     found = np.array([one["embedding"] for one in answer["nodes"]], np.float32)
     # Arrow: columns under their own names.
     rows = [{**one["columns"], "neighbors": one["neighbors"]} for one in new]
@@ -231,7 +231,7 @@ def test_columns_of_the_users_table_are_prepared(from_tables, tmp_path, monkeypa
     with pyarrow.ipc.new_stream(body, listed.schema) as writer:
         writer.write_table(listed)
     headers = {"content-type": ARROW}
-    by_arrow = client("POST", "/embed", content=body.getvalue(), headers=headers).json()
+    by_arrow = client("POST", "/v1/embed", content=body.getvalue(), headers=headers).json()
     assert by_arrow == answer
     # The command line.
     Path("new.json").write_text(json.dumps({"new": new}))
@@ -239,7 +239,7 @@ def test_columns_of_the_users_table_are_prepared(from_tables, tmp_path, monkeypa
     np.testing.assert_array_equal(np.load("z.npy"), found)
     # One at a time, so that they do not see each other: an update with the same rows.
     for place, one in enumerate(new):
-        (alone,) = client.post("/embed", {"new": [one]}).json()["nodes"]
+        (alone,) = client.post("/v1/embed", {"new": [one]}).json()["nodes"]
         more = pyarrow.table(
             {"id": ["new"], **{key: pyarrow.array([value]) for key, value in RAW.items()}}
         )
@@ -251,11 +251,11 @@ def test_columns_of_the_users_table_are_prepared(from_tables, tmp_path, monkeypa
         z = np.load(done.path / "embeddings.npy")[-1]
         np.testing.assert_allclose(alone["embedding"], z, atol=1e-6)
         graphcl.Run("run").rollback(0)
-    about = client.get("/openapi.json").json()["components"]["schemas"]["new"]["items"]
+    about = client.get("/openapi.json").json()["components"]["schemas"]["NewNode"]
     assert set(about["properties"]["columns"]["properties"]) == set(RAW)
-    examples = client.get("/openapi.json").json()["paths"]["/embed"]["post"]["requestBody"]
+    examples = client.get("/openapi.json").json()["paths"]["/v1/embed"]["post"]["requestBody"]
     shown = examples["content"]["application/json"]["examples"]["new"]["value"]
-    assert client.post("/embed", shown).status_code == 200
+    assert client.post("/v1/embed", shown).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -267,21 +267,21 @@ def test_columns_of_the_users_table_are_prepared(from_tables, tmp_path, monkeypa
         ({"columns": RAW | {"born": "soon"}}, "'soon' is not a date"),
         ({"columns": RAW | {"city": {}}}, "is not a category"),
         ({"columns": RAW | {"age": 1e300}}, "outside the range of float32"),
-        ({"columns": [1, 2]}, "columns must be an object"),
+        ({"columns": [1, 2]}, "new.0.columns: Input should be a valid dictionary"),
         ({"columns": RAW, "features": {}}, "features or columns"),
         ({"neighbors": []}, "features or columns"),
     ],
 )
 def test_columns_that_do_not_fit_are_refused(from_tables, node, message):
     client = client_of(ServedRun(*from_tables))
-    answer = client.post("/embed", {"new": [node]})
+    answer = client.post("/v1/embed", {"new": [node]})
     assert answer.status_code == 400
     assert message in answer.json()["error"]
 
 
 def test_a_run_without_a_table_takes_features(client):
-    answer = client.post("/embed", {"new": [{"columns": {"age": 3}}]})
+    answer = client.post("/v1/embed", {"new": [{"columns": {"age": 3}}]})
     assert answer.status_code == 400
     assert "not trained on a table with columns; give features" in answer.json()["error"]
-    about = client.get("/openapi.json").json()["components"]["schemas"]["new"]["items"]
+    about = client.get("/openapi.json").json()["components"]["schemas"]["NewNode"]
     assert "columns" not in about["properties"]

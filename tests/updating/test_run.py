@@ -335,7 +335,7 @@ def test_a_reader_keeps_its_version_while_another_is_made(place, graph):
     before = np.array(served.z)
     done = graphcl.Run("run", graph=graph).update(remove_nodes=["n7"])
     assert np.array_equal(served.z, before)
-    again = ServedRun(Path("run"), Graph.open(done.path / "graph"))
+    again = ServedRun(done.path, Graph.open(done.path / "graph"))
     assert len(again.z) == NODES - 1
     assert again.name == "run"
 

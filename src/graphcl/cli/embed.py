@@ -257,7 +257,7 @@ def _new_rows(
     from graphcl.estimator.fitted import Fitted
     from graphcl.estimator.live import Live
     from graphcl.graphs.graph import Graph
-    from graphcl.serving.requests import JSON, Bounds, read_asked
+    from graphcl.serving.requests import JSON, Bounds, Reader
     from graphcl.tabular.preparation import read_preparation
     from graphcl.tabular.rows import prepare_rows
 
@@ -270,11 +270,11 @@ def _new_rows(
     except FileNotFoundError:
         raise RunError(f"{file}: no such file") from None
     features, prepared = live.nodes.num_features, read_preparation(folder)
-    prepare = prepared and partial(prepare_rows, preparation=prepared, width=features)
+    prepare: Any = prepared and partial(prepare_rows, preparation=prepared, width=features)
     try:
-        how: dict[str, Any] = {"takes": ("new",), "prepare": prepare}
         bounds = Bounds(nodes=1 << 40, neighbours=1 << 40)  # none: it is a file of one's own
-        asked = read_asked(text.encode(), JSON, bounds, features=features, **how).new
+        read = Reader({"new": ("new",)}, bounds, features=features, prepare=prepare)
+        asked = read("new", text.encode(), JSON).new
         assert asked is not None
         return live.embed_new(
             asked.features,

@@ -4,7 +4,7 @@ import asyncio
 import os
 import secrets
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property, partial
@@ -15,22 +15,38 @@ import numpy as np
 
 from graphcl.arrays import Array
 from graphcl.errors import GraphCLError, MissingExtraError, import_extra
-from graphcl.serving.middleware import COOKIE, LOGIN, Counts, Gate, as_json, error_response, ticket
-from graphcl.serving.pages import ADDRESSES, PageMaker, description_page, open_api
-from graphcl.serving.requests import ARROW, Asked, AskedError, Bounds, read_asked
+from graphcl.serving.current import Current
+from graphcl.serving.middleware import (
+    COOKIE,
+    LOGIN,
+    Counts,
+    Gate,
+    as_json,
+    error_response,
+    ticket,
+)
+from graphcl.serving.pages import (
+    ADDRESSES,
+    PATHS,
+    PageMaker,
+    column_schema,
+    described,
+    description_page,
+    responses,
+)
+from graphcl.serving.requests import ARROW, Asked, AskedError, Bounds, Reader
 from graphcl.serving.run import NotYetError, ServedRun, UnknownError
 
 try:
-    from starlette.applications import Starlette
+    from fastapi import FastAPI
     from starlette.exceptions import HTTPException
     from starlette.requests import ClientDisconnect, Request
     from starlette.responses import RedirectResponse, Response
-    from starlette.routing import Route
 except ImportError as error:
     raise MissingExtraError("graphcl serve", "serve") from error
 
 BODY_SECONDS = 10.0  # until a request's body is there
-WORKERS = 4  # threads at most; a request is computed in one
+THREADS = 4  # of a process, at most; a request is computed in one
 LOGIN_BYTES, LOGINS = 4096, 64  # of one, and at a time
 PIECE = 1 << 16  # bytes of a body or an answer that any request may hold, and that are sent at once
 NUMBER_BYTES = 16  # of a probability and its name in JSON, about
@@ -41,49 +57,60 @@ PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'
 
 
 def build_app(
-    served: ServedRun,
+    current: Current,
     *,
     bounds: Bounds = Bounds(),  # noqa: B008 (frozen)
     token: str | None = None,
     any_host: bool = False,
     page: PageMaker | None = None,
+    counts: Counts | None = None,
+    log: str = "none",
+    workers: int = 1,
 ) -> Gate:
     """Returns the service as an ASGI application.
 
     Args:
-        served: what answers.
+        current: the version that answers.
         bounds: of requests.
         token: what requests must bring; None admits all.
         any_host: whether it answers to any name, not only to this machine's own.
         page: draws the live page; None leaves it out.
+        counts: where answers are counted.
+        log: how a line for each request looks: ``lines``, ``json``, or ``none``.
+        workers: processes that share this machine's cores.
     """
-    counts = Counts(tuple(ADDRESSES))
-    service = _Service(served, bounds, counts, token, page)
-    asked: dict[str, Callable[[Asked], Answer]] = {
-        "/embed": service.embed,
-        "/neighbors": service.neighbors,
-        "/predict": service.predict,
-        "/links": service.links,
-    }
-    shown: dict[str, Callable[[Request], Awaitable[Response]]] = {
-        "/": service.live_page,
-        "/docs": service.docs,
-        "/health": service.health,
-        "/metrics": service.metrics,
-        "/openapi.json": service.description,
-    }
-    routes = [
-        Route(path, partial(service.answer, path=path, work=work), methods=["POST"])
-        for path, work in asked.items()
-    ]
-    routes += [Route(path, work, methods=["GET"]) for path, work in shown.items()]
-    routes.append(Route("/login", service.login, methods=["POST"]))
-    inner = Starlette(
-        routes=routes,
-        exception_handlers={HTTPException: _http_error, Exception: _bug},  # type: ignore[dict-item]
+    counts = counts or Counts(PATHS)
+    # No body is declared to FastAPI: it would read one before there is a place for it.
+    inner = FastAPI(
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        exception_handlers={HTTPException: _http_error, Exception: _bug},
     )
-    inner.router.redirect_slashes = False
-    return Gate(inner, bounds=bounds, counts=counts, token=token, any_host=any_host)
+    service = _Service(inner, current, bounds, counts, token, page, workers)
+    for path, about in ADDRESSES.items():
+        work = partial(service.answer, about.name) if about.takes else getattr(service, about.name)
+        inner.add_api_route(
+            path,
+            _endpoint(work),
+            methods=[about.method],
+            name=about.name,
+            summary=about.summary,
+            response_class=Response,
+            responses=responses(about),
+        )
+    how: Any = {"token": token, "any_host": any_host, "log": log}
+    return Gate(inner, bounds=bounds, counts=counts, **how)
+
+
+def _endpoint(
+    work: Callable[[Request], Coroutine[Any, Any, Response]],
+) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    async def endpoint(request: Request) -> Response:
+        return await work(request)
+
+    return endpoint
 
 
 async def _http_error(_: Request, error: HTTPException) -> Response:
@@ -165,58 +192,46 @@ class _Service:
 
     def __init__(
         self,
-        served: ServedRun,
+        inner: FastAPI,
+        current: Current,
         bounds: Bounds,
         counts: Counts,
         token: str | None,
         page: PageMaker | None,
+        workers: int,
     ) -> None:
-        self._served, self._bounds, self._counts = served, bounds, counts
+        self._current, self._bounds, self._counts = current, bounds, counts
         self._token, self._page = token, page
-        workers = min(WORKERS, os.cpu_count() or 1)
-        self._threads = ThreadPoolExecutor(workers, "answer", initializer=_one_core)
-        self._room = threading.BoundedSemaphore(workers + bounds.waiting)
+        self._inner, self._latest = inner, _Version(inner, current.served, bounds, counts)
+        threads = max(1, min(THREADS, (os.cpu_count() or 1) // workers))
+        self._threads = ThreadPoolExecutor(threads, "answer", initializer=_one_core)
+        self._room = threading.BoundedSemaphore(threads + bounds.waiting)
         self._logins = threading.BoundedSemaphore(LOGINS)
         self._flight = _Flight(bounds.in_flight)
 
-    async def answer(
-        self, request: Request, *, path: str, work: Callable[[Asked], Answer]
-    ) -> Response:
+    @property
+    def _version(self) -> "_Version":
+        """What answers a request that begins now."""
+        if self._latest.served is not self._current.served:
+            served = self._current.served
+            self._latest = _Version(self._inner, served, self._bounds, self._counts)
+        return self._latest
+
+    async def answer(self, name: str, request: Request) -> Response:
         """Reads a body, does the work in a thread and sends JSON or Arrow."""
         as_arrow = ARROW in request.headers.get("accept", "").lower()
+        kind = request.headers.get("content-type", "")
+        version = self._version
         try:
-            found = await self._work(request, partial(self._do, request, path, work, as_arrow))
+            work = partial(_do, version, name, kind, as_arrow)
+            found = await self._work(request, work)
         except AskedError as error:
             return _refusal(error)
         if isinstance(found, Response):
             return found
         kind = ARROW if as_arrow else "application/json"
-        return _Pieces(found, flight=self._flight, media_type=kind)
-
-    def _do(
-        self,
-        request: Request,
-        path: str,
-        work: Callable[[Asked], Answer],
-        as_arrow: bool,
-        body: list[bytes],
-    ) -> bytes | Response:
-        try:
-            asked = read_asked(
-                body.pop(),
-                request.headers.get("content-type", ""),
-                self._bounds,
-                features=self._served.num_features,
-                takes=ADDRESSES[path].takes,
-                prepare=None if self._served.preparation is None else self._served.prepare,
-            )
-            answer, columns = work(asked)
-            most = self._bounds.answer_bytes
-            kind = np.asarray(self._served.nodes.ids[:1]).dtype
-            return _as_arrow(columns, kind, most) if as_arrow else _as_json(answer, most)
-        except GraphCLError as error:
-            # Raised in here it would hold all that was read until garbage is searched for.
-            return _refusal(error)
+        about = {"x-run-version": str(version.served.version)}
+        return _Pieces(found, flight=self._flight, media_type=kind, headers=about)
 
     async def _work(
         self, request: Request, work: Callable[[list[bytes]], bytes | Response]
@@ -238,132 +253,39 @@ class _Service:
             finally:
                 body.clear()  # also where nobody waits any more, and no thread has begun
 
-    def _vectors(self, asked: Asked) -> tuple[Array, Array | None]:
-        """Returns the embeddings that are asked about, and their rows unless they are new."""
-        if asked.new is not None:
-            z = self._served.embed_new(asked.new)
-            if not np.isfinite(z).all():
-                raise AskedError("the features are too large: an embedding is no finite number")
-            self._counts.embedded += len(z)
-            return z, None
-        rows = self._served.rows(asked.ids or [])
-        return np.asarray(self._served.z[rows]), rows
-
-    def _names(self, asked: Asked, rows: Any) -> list[Any]:
-        if rows is None:
-            return [None] * (len(asked.new.features) if asked.new else 0)
-        return [self._served.id(row) for row in rows.tolist()]
-
-    def embed(self, asked: Asked) -> Answer:
-        """Answers ``/embed``."""
-        z, rows = self._vectors(asked)
-        names = self._names(asked, rows)
-        listed = (_with_id(name, {"embedding": row}) for name, row in zip(names, z, strict=True))
-        return {"dim": int(z.shape[1]), "nodes": listed}, {"id": names, "embedding": z}
-
-    def neighbors(self, asked: Asked) -> Answer:
-        """Answers ``/neighbors``: the most similar nodes of each."""
-        z, rows = self._vectors(asked)
-        own = [np.zeros(0, np.int64)] * len(z) if rows is None else list(rows[:, None])
-        found = self._served.near(z, asked.k, own)
-        return self._similar(asked, rows, found, "neighbors", "neighbor", ("cosine",))
-
-    def _similar(
-        self, asked: Asked, rows: Any, found: Any, many: str, one: str, about: tuple[str, ...]
-    ) -> Answer:
-        """Lists what was found for each node: rows, and columns about them."""
-        served, listed = self._served, []
-        columns: Columns = {"place": [], "id": [], one: [], **{key: [] for key in about}}
-        named = zip(self._names(asked, rows), found, strict=True)
-        for place, (name, (near, *values)) in enumerate(named):
-            others = []
-            for row, *told in zip(near.tolist(), *(some.tolist() for some in values), strict=True):
-                other, label = served.id(row), served.label(row)
-                said = {"id": other, **dict(zip(about, told, strict=True))}
-                others.append(said | ({} if label is None else {"label": label}))
-                for key, value in zip(columns, (place, name, other, *told), strict=True):
-                    columns[key].append(value)
-            listed.append(_with_id(name, {many: others}))
-        return {"k": asked.k, "nodes": listed}, columns
-
-    def predict(self, asked: Asked) -> Answer:
-        """Answers ``/predict``."""
-        z, rows = self._vectors(asked)
-        if len(z) * self._served.num_classes * NUMBER_BYTES > self._bounds.answer_bytes:
-            raise _too_heavy(self._bounds.answer_bytes)
-        names, new = self._names(asked, rows), asked.new
-        if new is not None:
-            found = self._served.predict_new(z, new)
-        else:
-            found = self._served.predict(np.asarray(rows), why=asked.why)
-        listed = [_with_id(name, one) for name, one in zip(names, found, strict=True)]
-        columns: Columns = {"id": names}
-        for key in found[0]:
-            values = [one[key] for one in found]
-            if key == "probabilities":
-                each = {f"probability of {name}": name for name in values[0]}
-                columns |= {key: [one[name] for one in values] for key, name in each.items()}
-            else:
-                columns[key] = [one["text"] for one in values] if key == "why" else values
-        if not all(isinstance(one, int) for one in columns.get("label", ())):
-            columns["label"] = [str(one) for one in columns["label"]]
-        return {"nodes": listed}, columns
-
-    def links(self, asked: Asked) -> Answer:
-        """Answers ``/links``: scores of pairs, or the likeliest links that a node lacks."""
-        served = self._served
-        if asked.pairs is None:
-            z, rows = self._vectors(asked)
-            without = served.linked(np.zeros(0, np.int64) if rows is None else rows)
-            if asked.new is not None:
-                without = [served.joined(some) for some in asked.new.neighbours]
-            found = served.likely(z, rows, asked.k, without)
-            return self._similar(asked, rows, found, "links", "target", ("score", "why"))
-        pairs = np.stack([served.rows([one[end] for one in asked.pairs]) for end in (0, 1)], axis=1)
-        scores = served.link_scores()
-        columns: Columns = {
-            name: [served.id(row) for row in pairs[:, end].tolist()]
-            for end, name in enumerate(("source", "target"))
-        }
-        columns |= {"score": scores.pairs(pairs).tolist(), "why": scores.why(pairs).tolist()}
-        listed = [
-            dict(zip(columns, one, strict=True)) for one in zip(*columns.values(), strict=True)
-        ]
-        return {"pairs": listed}, columns
-
     async def health(self, _: Request) -> Response:
-        """Answers ``/health``."""
-        served = self._served
-        if self._token is not None:  # anybody may ask, so nothing else is said
-            return Response(as_json({"status": "ok"}), media_type="application/json")
-        about = {"status": "ok", "run": served.name, "nodes": len(served.z), "dim": served.dim}
-        about |= {"features": served.num_features, "predicts": served.can_predict}
-        return Response(as_json(about), media_type="application/json")
+        """Answers ``/health``: the process is alive."""
+        return _json_response({"status": "ok"})
+
+    async def ready(self, _: Request) -> Response:
+        """Answers ``/ready``. Anybody may ask, so where there is a token little is said."""
+        served = self._version.served
+        about: dict[str, Any] = {"ready": served.is_ready, "version": served.version}
+        if not served.is_ready:
+            return _json_response(about | {"error": "the labels are being learned"}, 503)
+        if self._token is None:
+            about |= {"run": served.name, "nodes": len(served.z), "dim": served.dim}
+            about |= {"features": served.num_features, "predicts": served.can_predict}
+        return _json_response(about)
 
     async def metrics(self, _: Request) -> Response:
         """Answers ``/metrics``."""
+        self._counts.look(self._version.served.version)
         return Response(self._counts.text(), media_type="text/plain; version=0.0.4")
 
-    async def description(self, _: Request) -> Response:
+    async def openapi(self, _: Request) -> Response:
         """Answers ``/openapi.json``."""
-        return _Pieces(self._described[0], media_type="application/json")
+        return _Pieces(self._version.described[0], media_type="application/json")
 
     async def docs(self, _: Request) -> Response:
         """Answers ``/docs``: the description for readers."""
-        return _html(self._described[1], PAGE_POLICY)
+        return _html(self._version.described[1], PAGE_POLICY)
 
-    @cached_property
-    def _described(self) -> tuple[bytes, bytes]:
-        served = self._served
-        ids = (served.id(0), served.id(len(served.z) - 1))
-        about = open_api(served.num_features, served.dim, self._bounds, ids, served.preparation)
-        return as_json(about), description_page(about, served.name).encode("utf-8", "replace")
-
-    async def live_page(self, _: Request) -> Response:
+    async def page(self, _: Request) -> Response:
         """Answers ``/``: the map, once it is drawn."""
         if self._page is None:
             return error_response(404, "the service was started without a map")
-        drawn = self._page.drawn
+        drawn = self._page.of(self._version.served)
         if drawn is None:
             response = _html(WAIT.encode(), PAGE_POLICY, status=503)
             response.headers["retry-after"] = "2"
@@ -386,9 +308,145 @@ class _Service:
         given = fields.get("token", [""])[0]
         if self._token is not None and secrets.compare_digest(ticket(given), ticket(self._token)):
             answer: Response = RedirectResponse("/", 303)
-            answer.set_cookie(COOKIE, ticket(self._token), httponly=True, samesite="strict")
+            how: Any = {"httponly": True, "samesite": "strict"}
+            how["secure"] = request.url.scheme == "https"
+            answer.set_cookie(COOKIE, ticket(self._token), **how)
             return answer
         return _html(LOGIN.encode(), PAGE_POLICY, status=401)
+
+
+def _json_response(about: dict[str, Any], status: int = 200) -> Response:
+    return Response(as_json(about), status, media_type="application/json")
+
+
+def _do(
+    version: "_Version", name: str, content_type: str, as_arrow: bool, body: list[bytes]
+) -> bytes | Response:
+    """Answers a question, in a thread."""
+    try:
+        answer, columns = getattr(version, name)(version.read(name, body.pop(), content_type))
+        most = version.bounds.answer_bytes
+        kind = np.asarray(version.served.nodes.ids[:1]).dtype
+        return _as_arrow(columns, kind, most) if as_arrow else _as_json(answer, most)
+    except GraphCLError as error:
+        # Raised in here it would hold all that was read until garbage is searched for.
+        return _refusal(error)
+
+
+class _Version:
+    """What a version of the run answers."""
+
+    def __init__(self, inner: FastAPI, served: ServedRun, bounds: Bounds, counts: Counts) -> None:
+        self._inner, self.served, self.bounds, self._counts = inner, served, bounds, counts
+        has_columns = served.preparation is not None
+        self.read = Reader(
+            {one.name: one.takes for one in ADDRESSES.values() if one.takes},
+            bounds,
+            features=served.num_features,
+            columns=column_schema(served.preparation),
+            prepare=served.prepare if has_columns else None,
+        )
+
+    @cached_property
+    def described(self) -> tuple[bytes, bytes]:
+        """The OpenAPI document, for machines and for readers."""
+        served, routes = self.served, self._inner.routes
+        ids = (served.id(0), served.id(len(served.z) - 1))
+        about = described(routes, self.read.models, self.bounds, ids, served.preparation)
+        return as_json(about), description_page(about, served.name).encode("utf-8", "replace")
+
+    def _vectors(self, asked: Asked) -> tuple[Array, Array | None]:
+        """Returns the embeddings that are asked about, and their rows unless they are new."""
+        if asked.new is not None:
+            z = self.served.embed_new(asked.new)
+            if not np.isfinite(z).all():
+                raise AskedError("the features are too large: an embedding is no finite number")
+            self._counts.embedded.inc(len(z))
+            return z, None
+        rows = self.served.rows(asked.ids or [])
+        return np.asarray(self.served.z[rows]), rows
+
+    def _names(self, asked: Asked, rows: Any) -> list[Any]:
+        if rows is None:
+            return [None] * (len(asked.new.features) if asked.new else 0)
+        return [self.served.id(row) for row in rows.tolist()]
+
+    def embed(self, asked: Asked) -> Answer:
+        """Answers ``/embed``."""
+        z, rows = self._vectors(asked)
+        names = self._names(asked, rows)
+        listed = (_with_id(name, {"embedding": row}) for name, row in zip(names, z, strict=True))
+        return {"dim": int(z.shape[1]), "nodes": listed}, {"id": names, "embedding": z}
+
+    def neighbors(self, asked: Asked) -> Answer:
+        """Answers ``/neighbors``: the most similar nodes of each."""
+        z, rows = self._vectors(asked)
+        own = [np.zeros(0, np.int64)] * len(z) if rows is None else list(rows[:, None])
+        found = self.served.near(z, asked.k, own)
+        return self._similar(asked, rows, found, "neighbors", "neighbor", ("cosine",))
+
+    def _similar(
+        self, asked: Asked, rows: Any, found: Any, many: str, one: str, about: tuple[str, ...]
+    ) -> Answer:
+        """Lists what was found for each node: rows, and columns about them."""
+        served, listed = self.served, []
+        columns: Columns = {"place": [], "id": [], one: [], **{key: [] for key in about}}
+        named = zip(self._names(asked, rows), found, strict=True)
+        for place, (name, (near, *values)) in enumerate(named):
+            others = []
+            for row, *told in zip(near.tolist(), *(some.tolist() for some in values), strict=True):
+                other, label = served.id(row), served.label(row)
+                said = {"id": other, **dict(zip(about, told, strict=True))}
+                others.append(said | ({} if label is None else {"label": label}))
+                for key, value in zip(columns, (place, name, other, *told), strict=True):
+                    columns[key].append(value)
+            listed.append(_with_id(name, {many: others}))
+        return {"k": asked.k, "nodes": listed}, columns
+
+    def predict(self, asked: Asked) -> Answer:
+        """Answers ``/predict``."""
+        z, rows = self._vectors(asked)
+        if len(z) * self.served.num_classes * NUMBER_BYTES > self.bounds.answer_bytes:
+            raise _too_heavy(self.bounds.answer_bytes)
+        names, new = self._names(asked, rows), asked.new
+        if new is not None:
+            found = self.served.predict_new(z, new)
+        else:
+            found = self.served.predict(np.asarray(rows), why=asked.why)
+        listed = [_with_id(name, one) for name, one in zip(names, found, strict=True)]
+        columns: Columns = {"id": names}
+        for key in found[0]:
+            values = [one[key] for one in found]
+            if key == "probabilities":
+                each = {f"probability of {name}": name for name in values[0]}
+                columns |= {key: [one[name] for one in values] for key, name in each.items()}
+            else:
+                columns[key] = [one["text"] for one in values] if key == "why" else values
+        if not all(isinstance(one, int) for one in columns.get("label", ())):
+            columns["label"] = [str(one) for one in columns["label"]]
+        return {"nodes": listed}, columns
+
+    def links(self, asked: Asked) -> Answer:
+        """Answers ``/links``: scores of pairs, or the likeliest links that a node lacks."""
+        served = self.served
+        if asked.pairs is None:
+            z, rows = self._vectors(asked)
+            without = served.linked(np.zeros(0, np.int64) if rows is None else rows)
+            if asked.new is not None:
+                without = [served.joined(some) for some in asked.new.neighbours]
+            found = served.likely(z, rows, asked.k, without)
+            return self._similar(asked, rows, found, "links", "target", ("score", "why"))
+        pairs = np.stack([served.rows([one[end] for one in asked.pairs]) for end in (0, 1)], axis=1)
+        scores = served.link_scores()
+        columns: Columns = {
+            name: [served.id(row) for row in pairs[:, end].tolist()]
+            for end, name in enumerate(("source", "target"))
+        }
+        columns |= {"score": scores.pairs(pairs).tolist(), "why": scores.why(pairs).tolist()}
+        listed = [
+            dict(zip(columns, one, strict=True)) for one in zip(*columns.values(), strict=True)
+        ]
+        return {"pairs": listed}, columns
 
 
 async def _body(request: Request, most: int, grow: Callable[[int], None] = lambda _: None) -> bytes:

@@ -1,4 +1,4 @@
-"""What every request passes: host, token, rate, time; errors as JSON; counts for `/metrics`.
+"""What every request passes: host, token, rate, time; errors as JSON; counts and the log.
 
 A service on this machine's own address answers its own names alone. Otherwise a page of another
 site, whose name is made to lead here, could ask it anything.
@@ -9,12 +9,17 @@ import hashlib
 import hmac
 import ipaddress
 import json
+import os
+import re
 import resource
 import secrets
+import select
 import sys
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +29,8 @@ from graphcl.version import package_version
 
 try:
     import h11
+    import prometheus_client as prometheus
+    from prometheus_client.multiprocess import MultiProcessCollector
     from starlette.responses import Response
     from uvicorn.protocols.http.h11_impl import H11Protocol
 except ImportError as error:
@@ -36,7 +43,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 COOKIE = "graphcl"
-OPEN = ("/health", "/login")  # without a token
+OPEN = ("/health", "/ready", "/login")  # without a token
 LOGIN = (
     '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>GraphCL</title>'
     "<form method=post action=/login><label>Token <input name=token type=password></label> "
@@ -44,61 +51,80 @@ LOGIN = (
 )  # asks a browser for the token
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 MOST_CLIENTS = 10_000  # addresses whose rates are remembered
+LOGGED = 300  # characters of a path in the log
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")  # what a client may call its request
 
 
 class Counts:
-    """How many requests were answered, how, and how fast, as Prometheus reads it."""
+    """How many requests were answered, how, and how fast, as Prometheus reads it.
 
-    def __init__(self, paths: tuple[str, ...]) -> None:
-        self._paths = paths
-        self._answers: Counter[tuple[str, int]] = Counter()
-        self._buckets: dict[str, list[int]] = {}
-        self._seconds: Counter[str] = Counter()
-        self.embedded = 0
-        self.under_way = 0
+    Args:
+        paths: the addresses that are counted by name.
+        folder: where several processes keep their figures, so that each answers for all.
+    """
+
+    def __init__(self, paths: tuple[str, ...], folder: Path | None = None) -> None:
+        if folder is not None:  # both are looked at when a figure is made
+            os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
+            prometheus.values.ValueClass = prometheus.values.get_value_class()
+        prometheus.disable_created_metrics()
+        self._paths, self._folder = paths, folder
+        self._registry = prometheus.CollectorRegistry()
+        own: Any = {"registry": self._registry}
+        each: Any = own | {"multiprocess_mode": "liveall"}
+        named = ("graphcl_requests", "Answers, by address and status.", ["path", "status"])
+        self._answers = prometheus.Counter(*named, **own)
+        named = ("graphcl_request_seconds", "Seconds until an answer was sent.", ["path"])
+        self._seconds = prometheus.Histogram(*named, buckets=BUCKETS, **own)
+        self.embedded = prometheus.Counter("graphcl_embedded_nodes", "New nodes embedded.", **own)
+        own |= {"multiprocess_mode": "livesum"}
+        self.under_way = prometheus.Gauge("graphcl_requests_under_way", "Requests.", **own)
+        self._version = prometheus.Gauge("graphcl_run_version", "The version in use.", **each)
+        self._memory = prometheus.Gauge("graphcl_memory_bytes", "Resident memory.", **each)
+        about = prometheus.Gauge("graphcl_info", "This software.", ["version"], **each)
+        about.labels(package_version()).set(1)
 
     def note(self, path: str, status: int, seconds: float) -> None:
         """Counts an answer; an address that is not known counts as ``other``."""
         name = path if path in self._paths else "other"
-        self._answers[name, status] += 1
-        buckets = self._buckets.setdefault(name, [0] * len(BUCKETS))
-        for place, bound in enumerate(BUCKETS):
-            buckets[place] += seconds <= bound
-        self._seconds[name] += seconds  # type: ignore[assignment]
+        self._answers.labels(name, status).inc()
+        self._seconds.labels(name).observe(seconds)
 
-    def text(self) -> str:
+    def look(self, version: int) -> None:
+        """Notes which version of the run answers, and how much memory the process holds."""
+        self._version.set(version)
+        with suppress(OSError, ValueError, IndexError):
+            pages = Path("/proc/self/statm").read_text().split()[1]
+            self._memory.set(int(pages) * resource.getpagesize())
+
+    def text(self) -> bytes:
         """Returns all figures in Prometheus' text format."""
-        lines = ["# TYPE graphcl_requests_total counter"]
-        for (path, status), count in sorted(self._answers.items()):
-            lines.append(f'graphcl_requests_total{{path="{path}",status="{status}"}} {count}')
-        lines.append("# TYPE graphcl_request_seconds histogram")
-        for path, buckets in sorted(self._buckets.items()):
-            total = sum(count for (name, _), count in self._answers.items() if name == path)
-            name = "graphcl_request_seconds"
-            for bound, count in zip(BUCKETS, buckets, strict=True):
-                lines.append(f'{name}_bucket{{path="{path}",le="{bound:g}"}} {count}')
-            lines.append(f'{name}_bucket{{path="{path}",le="+Inf"}} {total}')
-            lines.append(f'{name}_sum{{path="{path}"}} {self._seconds[path]:.6f}')
-            lines.append(f'{name}_count{{path="{path}"}} {total}')
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        figures = {
-            "graphcl_embedded_nodes_total counter": self.embedded,
-            "graphcl_requests_under_way gauge": self.under_way,
-            "graphcl_memory_peak_bytes gauge": peak,
-            "graphcl_memory_bytes gauge": _resident_bytes(),
-        }
-        for name, value in figures.items():
-            lines += [f"# TYPE {name}", f"{name.split()[0]} {value}"]
-        lines += ["# TYPE graphcl_info gauge", f'graphcl_info{{version="{package_version()}"}} 1']
-        return "\n".join(lines) + "\n"
+        registry = self._registry
+        if self._folder is not None:
+            registry = prometheus.CollectorRegistry()
+            MultiProcessCollector(registry, str(self._folder))
+        return prometheus.generate_latest(registry)
 
 
-def _resident_bytes() -> int:
-    try:
-        pages = Path("/proc/self/statm").read_text().split()[1]
-        return int(pages) * resource.getpagesize()
-    except (OSError, ValueError, IndexError):
-        return 0
+def write_line(form: str, scope: Scope, **about: Any) -> None:
+    """Writes a line about a request on stderr, unless nobody reads there: no request waits for it.
+
+    What a client chose is cut, and has no line breaks. A line is written whole, so that those of
+    several processes do not mix.
+
+    Args:
+        form: ``lines`` or ``json``.
+        scope: the request.
+        about: what else is known.
+    """
+    client = scope["client"][0] if scope.get("client") else "-"
+    path = scope.get("raw_path", b"").decode("latin-1")[:LOGGED]
+    at = datetime.now(UTC).isoformat(timespec="milliseconds")
+    known = {"time": at, "client": client, "method": scope["method"][:16], "path": path} | about
+    line = json.dumps(known) if form == "json" else " ".join(map(str, known.values()))
+    with suppress(OSError):
+        if select.select([], [2], [], 0)[1]:
+            os.write(2, line.encode("ascii", "backslashreplace") + b"\n")
 
 
 class _Rate:
@@ -129,13 +155,21 @@ class Gate:
         counts: where answers are counted.
         token: what requests must bring; None admits all.
         any_host: whether the service answers to any name.
+        log: how a line for each request looks: ``lines`` or ``json``; ``none`` leaves it out.
     """
 
     def __init__(
-        self, inner: App, *, bounds: Bounds, counts: Counts, token: str | None, any_host: bool
+        self,
+        inner: App,
+        *,
+        bounds: Bounds,
+        counts: Counts,
+        token: str | None,
+        any_host: bool,
+        log: str = "none",
     ) -> None:
         self._inner, self._bounds, self._counts = inner, bounds, counts
-        self._token, self._any_host = token, any_host
+        self._token, self._any_host, self._log = token, any_host, log
         self._rate = _Rate(bounds.per_second)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -146,20 +180,24 @@ class Gate:
         if scope["type"] != "http":  # no web sockets
             await send({"type": "websocket.close", "code": 1000})
             return
-        began, status, started = time.perf_counter(), 500, False
+        began, status, started, sent = time.perf_counter(), 500, False, 0
+        given = dict(scope["headers"]).get(b"x-request-id", b"")
+        own = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8).encode()
 
         async def refuse(code: int, message: str) -> None:
             if not started:
                 await error_response(code, message)(scope, receive, noted)
 
         async def noted(message: Message) -> None:
-            nonlocal status, started
+            nonlocal status, started, sent
             if message["type"] == "http.response.start":
                 status, started = message["status"], True
-                message["headers"] = [*message.get("headers", []), *_HEADERS]
+                named = (b"x-request-id", own)
+                message["headers"] = [*message.get("headers", []), *_HEADERS, named]
+            sent += len(message.get("body", b""))
             await send(message)
 
-        self._counts.under_way += 1
+        self._counts.under_way.inc()
         try:
             refusal = self._refusal(scope)
             if refusal is not None:
@@ -176,11 +214,15 @@ class Gate:
             except Exception as error:
                 # The one place where any error may end: a client never sees a traceback.
                 what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-                print(f"serve: bug: {what}", file=sys.stderr, flush=True)
+                print(f"serve: bug: {own.decode()}: {what}", file=sys.stderr, flush=True)
                 await refuse(500, "the service failed; its log says more")
         finally:
-            self._counts.under_way -= 1
-            self._counts.note(scope["path"], status, time.perf_counter() - began)
+            seconds = time.perf_counter() - began
+            self._counts.under_way.dec()
+            self._counts.note(scope["path"], status, seconds)
+            if self._log != "none":
+                told: Any = {"status": status, "ms": round(seconds * 1e3, 2), "bytes": sent}
+                write_line(self._log, scope, **told, request_id=own.decode())
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         headers = dict(scope["headers"])

@@ -3,17 +3,20 @@
 The live page is the report's map, with a form that embeds a new node and shows its place.
 """
 
-import gc
 import json
 import sys
 import threading
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from html import escape
 from importlib import resources
 from typing import Any
 
-from graphcl.errors import GraphCLError
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from graphcl.errors import GraphCLError, MissingExtraError
 from graphcl.reporting.contents import Contents, gather
 from graphcl.reporting.page import (
     joined_scripts,
@@ -37,7 +40,18 @@ from graphcl.tabular.preparation import (
 )
 from graphcl.version import package_version
 
+try:
+    from fastapi.openapi.utils import get_openapi
+except ImportError as error:
+    raise MissingExtraError("graphcl serve", "serve") from error
+
 NEIGHBOURS = 10  # of each node on the map
+
+
+class Error(BaseModel):
+    """What is wrong, in one line."""
+
+    error: str
 
 
 @dataclass(frozen=True)
@@ -45,112 +59,123 @@ class Address:
     """An address of the service.
 
     Attributes:
+        name: what answers it.
         summary: one line.
         takes: the keys of a body; empty for an address that is only read.
         gives: the kind of the answer.
     """
 
+    name: str
     summary: str
     takes: tuple[str, ...] = ()
     gives: str = JSON
 
+    @property
+    def method(self) -> str:
+        """The method of HTTP."""
+        return "POST" if self.takes or self.name == "login" else "GET"
 
+
+HTML = "text/html"
 ADDRESSES = {
-    "/embed": Address("Embeddings of known nodes, or of new ones.", ("ids", "new")),
-    "/neighbors": Address("The most similar nodes, by cosine.", ("ids", "new", "k")),
-    "/predict": Address(
-        "Labels with probabilities, or a number, from the run's labels.", ("ids", "new", "why")
+    "/v1/embed": Address("embed", "Embeddings of known nodes, or of new ones.", ("ids", "new")),
+    "/v1/neighbors": Address(
+        "neighbors", "The most similar nodes, by cosine.", ("ids", "new", "k")
     ),
-    "/links": Address(
-        "Scores of pairs, or the likeliest links that a node lacks.", ("ids", "new", "pairs", "k")
+    "/v1/predict": Address(
+        "predict",
+        "Labels with probabilities, or a number, from the run's labels.",
+        ("ids", "new", "why"),
     ),
-    "/health": Address("Whether the service answers, and about which run."),
-    "/metrics": Address("Counts and times, as Prometheus reads them.", gives="text/plain"),
-    "/openapi.json": Address("This description, for machines."),
-    "/docs": Address("This description, for readers.", gives="text/html"),
-    "/": Address("The live page: a map of the run, and new nodes on it.", gives="text/html"),
-    "/login": Address("Gives a browser a cookie for the service's token.", gives="text/html"),
+    "/v1/links": Address(
+        "links",
+        "Scores of pairs, or the likeliest links that a node lacks.",
+        ("ids", "new", "pairs", "k"),
+    ),
+    "/health": Address("health", "Whether the process is alive."),
+    "/ready": Address("ready", "Whether all is learned, and which version of the run answers."),
+    "/metrics": Address("metrics", "Counts and times, for Prometheus.", gives="text/plain"),
+    "/openapi.json": Address("openapi", "This description, for machines."),
+    "/docs": Address("docs", "This description, for readers.", gives=HTML),
+    "/": Address("page", "The live page: a map of the run, and new nodes on it.", gives=HTML),
+    "/login": Address("login", "Gives a browser a cookie for the service's token.", gives=HTML),
 }
+PATHS = tuple(ADDRESSES)
 ERRORS = {
-    "400": "the body is not understood",
-    "401": "the token is missing or wrong",
-    "404": "no such address, node, or labels",
-    "408": "the body did not arrive in time",
-    "411": "the body does not say its length",
-    "413": "the body, the answer, or the number of nodes times k is too large",
-    "415": "the body is neither JSON nor Arrow",
-    "429": "too many requests per second",
-    "503": "too much is under way, this took too long, or the service is stopping",
+    400: "the body is not understood",
+    401: "the token is missing or wrong",
+    404: "no such address, node, or labels",
+    408: "the body did not arrive in time",
+    411: "the body does not say its length",
+    413: "the body, the answer, or the number of nodes times k is too large",
+    415: "the body is neither JSON nor Arrow",
+    429: "too many requests per second",
+    503: "too much is under way, this took too long, or the service is stopping",
 }
 
 
-def open_api(
-    features: int,
-    dim: int,
+def responses(address: Address) -> dict[int | str, dict[str, Any]]:
+    """Returns the answers of an address, as FastAPI describes them."""
+    kinds = (JSON, ARROW) if address.takes else (address.gives,)
+    about: dict[int | str, dict[str, Any]] = {
+        200: {"description": "the answer", "content": {kind: {} for kind in kinds}}
+    }
+    for status, text in ERRORS.items() if address.takes else ():
+        about[status] = {"description": text, "model": Error}
+    return about
+
+
+def described(
+    routes: Any,
+    models: Mapping[str, type[BaseModel]],
     bounds: Bounds,
-    ids: tuple[Any, Any] = ("a", "b"),
+    ids: tuple[Any, Any],
     preparation: Preparation | None = None,
 ) -> dict[str, Any]:
-    """Returns the OpenAPI document of a run with so many features and columns.
+    """Returns the OpenAPI document, which FastAPI makes, with the bodies of questions.
 
     Args:
-        features: of a node.
-        dim: of an embedding.
+        routes: of the application.
+        models: what bodies may hold.
         bounds: what a request may ask.
         ids: two nodes, for the examples.
         preparation: what becomes of the columns of the training's table; None without one.
     """
-    columns = preparation.columns if preparation is not None else ()
-    paths = {path: _path(path, address, ids, columns) for path, address in ADDRESSES.items()}
-    return {
-        "openapi": "3.1.0",
-        "info": {
-            "title": "GraphCL",
-            "version": package_version(),
-            "description": "Embeddings of a graph's nodes, and of nodes that it does not have yet. "
-            f"A body may have {bounds.bytes:,} bytes, an answer {bounds.answer_bytes:,}, and nodes "
-            f"times k may be {bounds.answers:,}.",
-        },
-        "paths": paths,
-        "components": {
-            "schemas": _schemas(features, dim, bounds, columns),
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-        },
-    }
+    about = get_openapi(
+        title="GraphCL",
+        version=package_version(),
+        description="Embeddings of a graph's nodes, and of nodes that it does not have yet. "
+        f"A body may have {bounds.bytes:,} bytes, an answer {bounds.answer_bytes:,}, and nodes "
+        f"times k may be {bounds.answers:,}.",
+        routes=routes,
+    )
+    inputs: Any = [(model, "validation") for model in models.values()]
+    named, shared = models_json_schema(inputs, ref_template="#/components/schemas/{model}")
+    parts = about["components"]
+    parts["schemas"] |= shared["$defs"]
+    parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    for path, address in ADDRESSES.items():
+        if address.takes:
+            content = {
+                JSON: {
+                    "schema": named[models[address.name], "validation"],
+                    "examples": _examples(address, ids, preparation),
+                },
+                ARROW: {},
+            }
+            post = about["paths"][path]["post"]
+            post |= {"requestBody": {"required": True, "content": content}}
+            post["security"] = [{"token": []}]
+    return about
 
 
-def _path(
-    path: str, address: Address, ids: tuple[Any, Any], columns: Sequence[Column]
+def _examples(
+    address: Address, ids: tuple[Any, Any], preparation: Preparation | None
 ) -> dict[str, Any]:
-    answer: dict[str, Any] = {"description": "the answer", "content": {address.gives: {}}}
-    if not address.takes:
-        verb = "post" if path == "/login" else "get"
-        return {verb: {"summary": address.summary, "responses": {"200": answer}}}
-    answer["content"][ARROW] = {}
-    keys = {key: {"$ref": f"#/components/schemas/{key}"} for key in address.takes}
-    if "new" in keys:
-        keys["edges"] = {"$ref": "#/components/schemas/edges"}
-    body = {"type": "object", "properties": keys, "additionalProperties": False}
-    examples = _examples(address, ids, columns)
-    errors = {status: {"description": text} for status, text in ERRORS.items()}
-    return {
-        "post": {
-            "summary": address.summary,
-            "requestBody": {
-                "required": True,
-                "content": {JSON: {"schema": body, "examples": examples}, ARROW: {}},
-            },
-            "responses": {"200": answer, **errors},
-            "security": [{"token": []}],
-        }
-    }
-
-
-def _examples(address: Address, ids: tuple[Any, Any], columns: Sequence[Column]) -> dict[str, Any]:
     """Returns a body for each kind of question."""
     new: dict[str, Any] = {"features": {"0": 1.0}, "neighbors": list(ids)}
-    if columns:
-        shown = {column.name: _example(column) for column in columns}
+    if preparation is not None and preparation.columns:
+        shown = {column.name: _example(column) for column in preparation.columns}
         new = {"columns": shown, "neighbors": list(ids)}
     asked = {"ids": list(ids), "new": [new], "pairs": [list(ids)]}
     k = {"k": 3} if "k" in address.takes else {}
@@ -186,54 +211,16 @@ def _column(column: Column) -> dict[str, Any]:
     return {"type": ["string", "null"], **about}
 
 
-def _schemas(features: int, dim: int, bounds: Bounds, columns: Sequence[Column]) -> dict[str, Any]:
-    name = {"type": ["string", "integer"], "description": "a node, by its id"}
-    numbers = {"type": "array", "items": {"type": "number"}}
-    row = {**numbers, "minItems": features, "maxItems": features}
-    some = {
-        "type": "object",
-        "additionalProperties": {"type": "number"},
-        "description": "some features by their number; the others are 0",
-    }
-    raw = {
+def column_schema(preparation: Preparation | None) -> dict[str, Any] | None:
+    """Returns the JSON schema of a row of the user's table; None for a run without one."""
+    if preparation is None or not preparation.columns:
+        return None
+    return {
         "type": "object",
         "description": "a value for each column that the model was trained on, by its name",
-        "required": [column.name for column in columns],
+        "required": [column.name for column in preparation.columns],
         "additionalProperties": False,
-        "properties": {column.name: _column(column) for column in columns},
-    }
-    ways = [{"required": ["features"]}, *([{"required": ["columns"]}] if columns else [])]
-    node = {
-        "type": "object",
-        "oneOf": ways,
-        "additionalProperties": False,
-        "properties": {
-            **({"columns": raw} if columns else {}),
-            "features": {"oneOf": [row, some]},
-            "neighbors": {"type": "array", "items": name, "maxItems": bounds.neighbours},
-            "weights": {**numbers, "description": "of the edges, in the order of neighbors"},
-        },
-    }
-    pair = {"type": "array", "items": name, "minItems": 2, "maxItems": 2}
-    most = {"minItems": 1, "maxItems": bounds.nodes}
-    return {
-        "ids": {"type": "array", "items": name, **most},
-        "new": {"type": "array", "items": node, **most},
-        "edges": {
-            "type": "array",
-            "items": {**numbers, "minItems": 2, "maxItems": 3},
-            "description": "edges among new nodes: their places in new, and a weight",
-        },
-        "pairs": {"type": "array", "items": pair, **most},
-        "k": {
-            "type": "integer",
-            "minimum": 1,
-            "maximum": bounds.k,
-            "default": 10,
-            "description": f"of each node; nodes times k may be {bounds.answers} at most",
-        },
-        "why": {"type": "boolean", "default": False, "description": "of ids: give reasons, too"},
-        "embedding": {**numbers, "minItems": dim, "maxItems": dim},
+        "properties": {column.name: _column(column) for column in preparation.columns},
     }
 
 
@@ -278,28 +265,34 @@ class PageMaker:
     """Draws the page in a thread of its own, because a map of many nodes takes a while.
 
     Args:
-        served: the run.
         layout: ``pca`` or ``umap``.
 
     Attributes:
-        drawn: the page; None while it is being drawn, and if it could not be.
         thread: draws it.
     """
 
-    def __init__(self, served: ServedRun, *, layout: str = "pca") -> None:
-        self._served, self._layout = served, layout
-        self.drawn: LivePage | None = None
-        self.thread = threading.Thread(target=self._draw, name="map", daemon=True)
-        self.thread.start()
+    def __init__(self, layout: str = "pca") -> None:
+        self._layout = layout
+        self._drawn: LivePage | None = None
+        self._of: Callable[[], ServedRun | None] = lambda: None
+        self.thread: threading.Thread | None = None
 
-    def _draw(self) -> None:
+    def of(self, served: ServedRun) -> LivePage | None:
+        """Returns the page, or the one before while it is being drawn; None where there is none."""
+        busy = self.thread is not None and self.thread.is_alive()
+        if self._of() is not served and not busy:
+            self._of = weakref.ref(served)
+            how: Any = {"target": self._draw, "args": (served,), "name": "map", "daemon": True}
+            self.thread = threading.Thread(**how)
+            self.thread.start()
+        return self._drawn
+
+    def _draw(self, served: ServedRun) -> None:
         try:
-            served = self._served
             how: Any = {"method": self._layout, "why": "the map needs none"}
             contents = gather(served.path, None, node_type=served.node_type, **how)
-            self.drawn = live_page(contents, served)
-            gc.freeze()  # the libraries that drew it stay: no request waits for garbage among them
-        except GraphCLError as error:
+            self._drawn = live_page(contents, served)
+        except (GraphCLError, OSError) as error:
             print(f"serve: no map: {error}", file=sys.stderr, flush=True)
 
 

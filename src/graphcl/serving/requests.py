@@ -1,36 +1,45 @@
 """Bodies of requests: JSON or Arrow, checked and bounded before anything is computed.
 
+Pydantic's models say what a body may hold, to the reader of a body and to that of `/openapi.json`.
 An Arrow body is a stream of record batches. Compressed batches and dictionaries are refused: a few
 bytes of either can stand for gigabytes.
 """
 
 import io
-import json
-import re
 import struct
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    FailFast,
+    Field,
+    Tag,
+    ValidationError,
+    WithJsonSchema,
+    create_model,
+    model_validator,
+)
+from pydantic_core import from_json, to_json
+from typing_extensions import TypeAliasType
 
 from graphcl.arrays import Array
 from graphcl.errors import GraphError, import_extra, suggestion
-
-try:
-    import orjson
-except ImportError:  # `graphcl embed --new` reads such bodies without the extra of the service
-    orjson = None  # type: ignore[assignment]
 
 JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 TEXT_LENGTH = 4096  # of an id
 PAUSE = 1e-8  # seconds for each byte
 _LARGE = threading.Lock()
-AT_ONCE = 1 << 16  # bytes of JSON that are read by Python's own reader
+AT_ONCE = 1 << 16  # bytes of JSON that are read without a pause
 OF_A_NODE = ("features", "columns", "neighbors", "weights")
+KINDS = ("ids", "new", "pairs")  # a body has one of them
 Prepare = Callable[[Sequence[Mapping[str, Any]]], Array]
 
 
@@ -111,231 +120,226 @@ class Asked:
 
     ids: list[str] | None = None
     new: New | None = None
-    pairs: list[tuple[str, str]] | None = None
+    pairs: list[list[str]] | None = None
     k: int = 10
     why: bool = False
 
 
-def read_asked(
-    body: bytes,
-    content_type: str,
-    bounds: Bounds,
-    *,
-    features: int,
-    takes: tuple[str, ...],
-    prepare: Prepare | None = None,
-) -> Asked:
-    """Returns what a body asks for.
+class _Strict(BaseModel):
+    """An object of a body: no value is made to fit, and no key is unknown."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keys_are_known(cls, given: Any) -> Any:
+        known = sorted(cls.model_fields)
+        for key in given if isinstance(given, dict) else ():
+            if key not in known:
+                near = suggestion(str(key)[:40], known) or f"; known: {', '.join(known)}"
+                raise AskedError(f"unknown key {str(key)[:40]!r}{near}")
+        return given
+
+
+def _text(given: Any) -> str:
+    if isinstance(given, bool) or not isinstance(given, int | str):
+        raise AskedError("an id must be text or a whole number")
+    return str(given)
+
+
+# An id counts as its text, so that 7 and "7" are one.
+Id = Annotated[
+    str,
+    BeforeValidator(_text),
+    Field(max_length=TEXT_LENGTH),
+    WithJsonSchema({"type": ["string", "integer"], "description": "a node, by its id"}),
+]
+Pair = Annotated[list[Id], FailFast(), Field(min_length=2, max_length=2)]
+Edge = Annotated[list[float], FailFast(), Field(min_length=2, max_length=3)]
+_absent: Any = Field(default_factory=lambda: None)
+ALL, SOME = "all features", "some features"
+
+
+class Reader:
+    """Reads the bodies of addresses.
 
     Args:
-        body: the bytes.
-        content_type: their kind, as the request's header says.
+        takes: the keys that each address knows, of ``ids``, ``new``, ``pairs``, ``k``, ``why``.
         bounds: what is allowed.
         features: of a node.
-        takes: the keys that the address knows, of ``ids``, ``new``, ``pairs``, ``k`` and ``why``.
-        prepare: turns columns of the user's table into features; None if the run has no table.
+        columns: the JSON schema of the columns of the user's table; None if the run has no table.
+        prepare: turns such columns into features.
 
-    Raises:
-        AskedError: it is no such body; the message says why.
-        GraphError: columns are not those of the training.
+    Attributes:
+        models: what a body of each address may hold.
     """
-    kind = content_type.partition(";")[0].strip().lower()
-    if kind == JSON:
-        given = _json(body, bounds.lists)
-    elif kind == ARROW:
-        given = _arrow(body, bounds, max(features, bounds.neighbours))
-    else:
-        raise AskedError(f"the body must be {JSON} or {ARROW}; got {kind[:100]!r}", 415)
-    return _asked(given, bounds, features, takes, prepare)
+
+    def __init__(
+        self,
+        takes: Mapping[str, tuple[str, ...]],
+        bounds: Bounds,
+        *,
+        features: int,
+        columns: dict[str, Any] | None = None,
+        prepare: Prepare | None = None,
+    ) -> None:
+        self._bounds, self._features, self._prepare = bounds, features, prepare
+
+        def many(kind: Any, most: int, least: int = 0) -> Any:
+            return Annotated[list[kind], FailFast(), Field(min_length=least, max_length=most)]
+
+        def tag(given: Any) -> str:
+            if isinstance(given, dict) and len(given) > features:
+                raise AskedError(f"features may hold {features} at most; got {len(given)}", 413)
+            return SOME if isinstance(given, dict) else ALL
+
+        by_number = Field(description="some features by their number; the others are 0")
+        row = TypeAliasType("Row", many(float, features, features))  # type: ignore[misc]
+        some = TypeAliasType("Some", Annotated[dict[str, float], by_number])  # type: ignore[misc]
+        both: Any = Annotated[row, Tag(ALL)] | Annotated[some, Tag(SOME)]
+        raw = WithJsonSchema(columns or {})
+        near, edges = bounds.neighbours, "edges among new nodes: their places in new, and a weight"
+        node: Any = create_model(
+            "NewNode",
+            __base__=_Strict,
+            features=(Annotated[both, Discriminator(tag)], _absent),
+            columns=(Annotated[dict[str, Any], raw], _absent),
+            neighbors=(many(Id, near), Field(default_factory=list)),
+            weights=(many(float, near), _absent),
+        )
+        if columns is None:  # it is refused with the reason, and not described
+            node.model_config["json_schema_extra"] = lambda said: said["properties"].pop("columns")
+        limit = f"of each node; nodes times k may be {bounds.answers} at most"
+        fields: dict[str, Any] = {
+            "ids": (many(Id, bounds.nodes, 1), _absent),
+            "new": (many(node, bounds.nodes, 1), _absent),
+            "edges": (many(Edge, near), Field(default_factory=lambda: None, description=edges)),
+            "pairs": (many(Pair, bounds.nodes, 1), _absent),
+            "k": (int, Field(min(10, bounds.k), ge=1, le=bounds.k, description=limit)),
+            "why": (bool, Field(False, description="of ids: give reasons, too")),
+        }
+        self.models: dict[str, type[BaseModel]] = {}
+        for name, keys in takes.items():
+            known = (*keys, *(("edges",) if "new" in keys else ()))
+            chosen: Any = {key: fields[key] for key in known}
+            model = create_model(f"{name.title()}Body", __base__=_Strict, **chosen)
+            self.models[name] = model
+
+    def __call__(self, name: str, body: bytes, content_type: str) -> Asked:
+        """Returns what a body asks for.
+
+        Args:
+            name: the address.
+            body: the bytes.
+            content_type: their kind, as the request's header says.
+
+        Raises:
+            AskedError: it is no such body; the message says why.
+            GraphError: columns are not those of the training.
+        """
+        kind = content_type.partition(";")[0].strip().lower()
+        if kind == JSON:
+            given = _json(body, self._bounds.lists)
+        elif kind == ARROW:
+            given = _arrow(body, self._bounds, max(self._features, self._bounds.neighbours))
+        else:
+            raise AskedError(f"the body must be {JSON} or {ARROW}; got {kind[:100]!r}", 415)
+        try:
+            return self._asked(self.models[name].model_validate(given))
+        except ValidationError as error:
+            raise _refused(error) from None
+
+    def _asked(self, body: Any) -> Asked:
+        given = {key: getattr(body, key, None) for key in KINDS}
+        kinds = [key for key, one in given.items() if one is not None]
+        if len(kinds) != 1:
+            wanted = " or ".join(key for key in KINDS if key in type(body).model_fields)
+            raise AskedError(f"give one of {wanted}")
+        edges, why = getattr(body, "edges", None), getattr(body, "why", False)
+        if edges is not None and kinds != ["new"]:
+            raise AskedError("edges are of new nodes; give new")
+        if why and kinds != ["ids"]:
+            raise AskedError("why goes with ids")
+        k, number = getattr(body, "k", None), len(given[kinds[0]] or ())
+        if k is not None and kinds != ["pairs"] and number * k > self._bounds.answers:
+            said = f"nodes times k may be {self._bounds.answers} at most; got {number} times {k}"
+            raise AskedError(f"{said}; ask for fewer nodes at a time", 413)
+        if kinds == ["new"]:
+            return Asked(new=self._new(body.new, edges or []), k=k or 0)
+        return Asked(given["ids"], None, given["pairs"], k or 0, why)
+
+    def _new(self, nodes: list[Any], edges: list[list[float]]) -> New:
+        if len({len(one) for one in edges}) > 1:
+            raise AskedError("edges must be pairs of places in new, all with a weight or without")
+        weights = [one.weights for one in nodes if one.weights is not None]
+        if weights and len(weights) < len(nodes):
+            raise AskedError("weights must be given for all new nodes or for none")
+        rows = np.zeros((len(nodes), self._features), np.float32)
+        raw: dict[int, Mapping[str, Any]] = {}
+        for place, one in enumerate(nodes):
+            if (one.features is None) == (one.columns is None):
+                raise AskedError(f"new.{place}: must have features or columns, and not both")
+            if one.columns is not None:
+                raw[place] = one.columns
+            else:
+                rows[place] = self._row(one.features)
+        if raw:
+            if self._prepare is None:
+                raise AskedError("the run was not trained on a table with columns; give features")
+            rows[list(raw)] = self._prepare(list(raw.values()))
+        return New(rows, [one.neighbors for one in nodes], weights or None, edges)
+
+    def _row(self, given: Any) -> Array:
+        """Returns one row, of all features or of some by their numbers."""
+        row = np.zeros(self._features, np.float64)
+        if isinstance(given, dict):
+            for key in given:
+                plain = key.isascii() and key.isdecimal() and len(key) < 10
+                if not plain or int(key) >= self._features:
+                    last = self._features - 1
+                    raise AskedError(f"feature {key[:40]!r}: features are numbered 0 to {last}")
+            row[list(map(int, given))] = list(given.values())
+        else:
+            row[:] = given
+        if not (np.abs(row) <= np.finfo(np.float32).max).all():
+            raise AskedError("a feature is outside the range of float32")
+        return row
+
+
+def _refused(error: ValidationError) -> AskedError:
+    """Returns the first thing that is wrong: where, and what."""
+    first = error.errors(include_url=False)[0]
+    own, said = first.get("ctx", {}).get("error"), first["msg"].replace(" after validation", "")
+    if first["type"] == "model_type":
+        said = "Input should be an object"
+    status = 413 if first["type"] in ("too_long", "string_too_long") else 400
+    if isinstance(own, AskedError):  # a new one: it must not lead back to all that was read
+        said, status = str(own), own.status
+    where = ".".join(str(part)[:40] for part in first["loc"] if part not in (ALL, SOME))
+    return AskedError(f"{where}: {said}" if where else said, status)
 
 
 def _json(body: bytes, lists: int) -> dict[str, Any]:
+    """Reads JSON quickly, but no other thread has its turn meanwhile.
+
+    So one large body is read at a time, and there is a pause between two of them.
+    """
     if body.count(b"[") + body.count(b"{") > lists:
         raise AskedError(f"the body may hold {lists} lists and objects at most", 413)
     try:
-        if orjson is not None and len(body) > AT_ONCE:
-            given = _large_json(body)
+        if len(body) > AT_ONCE:
+            with _LARGE:
+                given = from_json(body, allow_inf_nan=False)
+                time.sleep(PAUSE * len(body))
         else:
-            read = partial(json.loads, parse_constant=_refuse_constant)
-            given = read(body.decode("utf-8"), object_pairs_hook=_once_each)
-    except AskedError:
-        raise
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        raise AskedError(f"the body is not JSON: it breaks off, or is wrong, at {where}") from None
-    except UnicodeDecodeError as error:
-        raise AskedError(f"the body is not UTF-8: byte {error.start}") from None
-    except RecursionError:
-        raise AskedError("the body is nested too deeply") from None
-    except ValueError:
-        raise AskedError("a number of the body has too many digits") from None
+            given = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise AskedError(f"the body is not JSON: {error}") from None
     if not isinstance(given, dict):
         raise AskedError("the body must be a JSON object")
-    return given
-
-
-def _large_json(body: bytes) -> Any:
-    """Reads JSON in a tenth of the time, but no other thread has its turn meanwhile.
-
-    So one is read at a time, and there is a pause between two of them.
-    """
-    try:
-        with _LARGE:
-            given = orjson.loads(body)
-            time.sleep(PAUSE * len(body))
-    except orjson.JSONDecodeError as error:
-        body.decode("utf-8")  # says where, if that is why
-        word = re.match("-?(NaN|Infinity)", error.doc[error.pos :][:9])
-        if word:
-            _refuse_constant(word[0])
-        if "depth" in error.msg:
-            raise RecursionError from None
-        if "infinity" in error.msg:
-            raise ValueError from None
-        raise
-    if orjson.dumps(given).count(b'"') < body.count(b'"'):  # of a key given twice, one is left
+    if to_json(given).count(b'"') < body.count(b'"'):  # of a key given twice, one is left
         raise AskedError("a key is given twice")
     return given
-
-
-def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise AskedError(f"the key {name[:100]!r} is given twice")
-        found[name] = value
-    return found
-
-
-def _refuse_constant(word: str) -> None:
-    raise AskedError(f"{word} is no number")
-
-
-def _asked(
-    given: Mapping[str, Any],
-    bounds: Bounds,
-    features: int,
-    takes: tuple[str, ...],
-    prepare: Prepare | None,
-) -> Asked:
-    known = {*takes, *(("edges",) if "new" in takes else ())}
-    unknown = sorted(str(key)[:40] for key in set(given) - known)
-    if unknown:
-        raise AskedError(f"unknown key {unknown[0]!r}; known: {', '.join(sorted(known))}")
-    kinds = [key for key in ("ids", "new", "pairs") if key in given]
-    if len(kinds) != 1:
-        wanted = " or ".join(key for key in takes if key not in ("k", "why"))
-        raise AskedError(f"give one of {wanted}")
-    if "edges" in given and kinds != ["new"]:
-        raise AskedError("edges are of new nodes; give new")
-    k = given.get("k", min(10, bounds.k))
-    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= bounds.k:
-        raise AskedError(f"k must be a whole number from 1 to {bounds.k}")
-    why = given.get("why", False)
-    if not isinstance(why, bool) or (why and kinds != ["ids"]):
-        raise AskedError("why must be true or false, and goes with ids")
-    items = _list(given[kinds[0]], kinds[0], bounds.nodes)
-    if not items:
-        raise AskedError(f"{kinds[0]} must hold at least one")
-    if "k" in takes and kinds != ["pairs"] and len(items) * k > bounds.answers:
-        said = f"nodes times k may be {bounds.answers} at most; got {len(items)} times {k}"
-        raise AskedError(f"{said}; ask for fewer nodes at a time", 413)
-    if kinds == ["ids"]:
-        return Asked(ids=[_id(one) for one in items], k=k, why=why)
-    if kinds == ["pairs"]:
-        pairs = [_list(one, "a pair", 2) for one in items]
-        if any(len(one) != 2 for one in pairs):
-            raise AskedError("a pair must be two ids")
-        return Asked(pairs=[(_id(one[0]), _id(one[1])) for one in pairs], k=k)
-    return Asked(new=_new(items, given.get("edges", []), bounds, features, prepare), k=k)
-
-
-def _new(
-    items: list[Any], edges: Any, bounds: Bounds, features: int, prepare: Prepare | None
-) -> New:
-    rows = np.zeros((len(items), features), np.float32)
-    neighbours, weights = [], []
-    raw: dict[int, Mapping[str, Any]] = {}
-    for place, one in enumerate(items):
-        if not isinstance(one, dict) or len({"features", "columns"} & set(one)) != 1:
-            raise AskedError("a new node must be an object with features or columns, and neighbors")
-        unknown = sorted(str(key)[:40] for key in set(one) - set(OF_A_NODE))
-        if unknown:
-            said = f"a new node has the unknown key {unknown[0]!r}"
-            raise AskedError(said + suggestion(unknown[0], OF_A_NODE))
-        if "features" in one:
-            rows[place] = _features(one["features"], features)
-        elif isinstance(one["columns"], dict):
-            raw[place] = one["columns"]
-        else:
-            raise AskedError("columns must be an object: a value for each column, by its name")
-        near = [
-            _id(name) for name in _list(one.get("neighbors", []), "neighbors", bounds.neighbours)
-        ]
-        neighbours.append(near)
-        weights.append(one.get("weights"))
-    pairs = [_numbers(one, "an edge", 3) for one in _list(edges, "edges", bounds.neighbours)]
-    if any(len(one) not in (2, 3) for one in pairs) or len({len(one) for one in pairs}) > 1:
-        raise AskedError("edges must be pairs of places in new, all with a weight or all without")
-    given = [some for some in weights if some is not None]
-    if given and len(given) < len(weights):
-        raise AskedError("weights must be given for all new nodes or for none")
-    lists = [_numbers(some, "weights", bounds.neighbours) for some in given]
-    if raw:
-        if prepare is None:
-            raise AskedError("the run was not trained on a table with columns; give features")
-        rows[list(raw)] = prepare(list(raw.values()))
-    return New(rows, neighbours, lists or None, pairs)
-
-
-def _features(given: Any, number: int) -> Array:
-    """Returns one row: a list of all features, or an object that has some of them by number."""
-    row = np.zeros(number, np.float64)
-    if isinstance(given, dict):
-        for key in given:
-            if not (key.isascii() and key.isdecimal() and len(key) < 10 and int(key) < number):
-                raise AskedError(f"feature {key[:40]!r}: features are numbered 0 to {number - 1}")
-        row[list(map(int, given))] = _numbers(list(given.values()), "a feature", len(given))
-    else:
-        values = _numbers(given, "features", number)
-        if len(values) != number:
-            raise AskedError(f"features must be {number} numbers; got {len(values)}")
-        row[:] = values
-    if not (np.abs(row) <= np.finfo(np.float32).max).all():
-        raise AskedError("a feature is outside the range of float32")
-    return row
-
-
-def _list(given: Any, what: str, most: int) -> list[Any]:
-    if not isinstance(given, list):
-        raise AskedError(f"{what} must be a list")
-    if len(given) > most:
-        raise AskedError(f"{what} may hold {most} at most; got {len(given)}", 413)
-    return given
-
-
-def _numbers(given: Any, what: str, most: int) -> list[float]:
-    values = _list(given, what, most)
-    if not all(type(one) in (int, float) for one in values):  # no truth values
-        raise AskedError(f"{what} must be numbers")
-    try:
-        found = np.array(values, np.float64)
-    except OverflowError:
-        found = np.array([np.inf])
-    if not np.isfinite(found).all():
-        raise AskedError(f"{what} must be finite numbers")
-    listed: list[float] = found.tolist()
-    return listed
-
-
-def _id(given: Any) -> str:
-    """Returns an id as its text, so that 7 and "7" are one."""
-    if isinstance(given, bool) or not isinstance(given, int | str):
-        raise AskedError("an id must be text or a whole number")
-    text = str(given)
-    if len(text) > TEXT_LENGTH:
-        raise AskedError(f"an id may have {TEXT_LENGTH} characters at most", 413)
-    return text
 
 
 def _arrow(body: bytes, bounds: Bounds, most: int) -> dict[str, Any]:

@@ -28,12 +28,13 @@ from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import describe_nodes, read_nodes, run_types, type_folder
-from graphcl.runs.versions import current_run, run_root
+from graphcl.runs.versions import run_root
 from graphcl.serving.requests import New
 from graphcl.tabular.preparation import read_preparation
 from graphcl.tabular.rows import prepare_rows
 
 MOST_LABELLED = 10_000  # nodes that labels are learned from; of more, a sample
+BLOCK, MOST_ANEW = 1 << 14, 8  # rows compared at a time; a share of them makes a new index
 LEARNING_SECONDS = 2.0  # that the first requests wait for the labels to be learned
 
 
@@ -46,37 +47,48 @@ class NotYetError(GraphError):
 
 
 class _Learner:
-    """Learns something in a thread when somebody first asks for it: that may take minutes.
+    """Learns something in a thread, which may take minutes, and only once.
 
     Args:
-        learn: learns it.
         what: is learned, for messages.
     """
 
-    def __init__(self, learn: Callable[[], Any], what: str) -> None:
-        self._learn, self._what, self._begins = learn, what, threading.Lock()
+    def __init__(self, what: str) -> None:
+        self._what, self._begins = what, threading.Lock()
         self.done: Future[Any] = Future()
         self._until = 0.0
 
-    def result(self) -> Any:
+    @property
+    def begun(self) -> bool:
+        """Whether it is being learned, or was."""
+        return self._until > 0
+
+    def begin(self, learn: Callable[[], Any]) -> None:
+        """Begins, unless it has begun."""
+        with self._begins:
+            if not self._until:
+                self._until = time.monotonic() + LEARNING_SECONDS
+                # The thread alone holds what learns: nothing keeps a version that nobody asks.
+                threading.Thread(
+                    target=self._run, args=(learn,), name="learning", daemon=True
+                ).start()
+
+    def result(self, learn: Callable[[], Any]) -> Any:
         """Returns what was learned; the first ones who ask wait a little for it.
 
         Raises:
             NotYetError: it is still being learned.
         """
-        with self._begins:
-            if not self._until:
-                self._until = time.monotonic() + LEARNING_SECONDS
-                threading.Thread(target=self._run, name="learning", daemon=True).start()
+        self.begin(learn)
         try:
             # Once it is known to take long nobody waits: those who do hold the threads that answer.
             return self.done.result(max(0.0, self._until - time.monotonic()))
         except TimeoutError:
             raise NotYetError(f"{self._what} being learned; ask again in a while") from None
 
-    def _run(self) -> None:
+    def _run(self, learn: Callable[[], Any]) -> None:
         try:
-            self.done.set_result(self._learn())
+            self.done.set_result(learn())
         except Exception as error:  # raised where somebody asks, as any other fault of ours
             self.done.set_exception(error)
 
@@ -85,10 +97,11 @@ class ServedRun:
     """A run that is ready to answer; everything is read when it is made.
 
     Args:
-        path: the run.
+        path: the run, or the folder of one of its versions.
         graph: the graph that it was trained on.
         device: where new nodes are embedded.
         node_type: of a graph with types: the one whose nodes it answers about.
+        before: another version, of whose index much may stay.
     """
 
     def __init__(
@@ -98,12 +111,14 @@ class ServedRun:
         *,
         device: str = "cpu",
         node_type: str | None = None,
+        before: "ServedRun | None" = None,
     ) -> None:
         if not isinstance(graph, Graph):
             raise RunError(f"{path}: has {len(graph.graphs)} graphs; a service is of one")
-        path = current_run(path)
         model = GraphCL.load(path, device=device)
-        self.path, self.name = path, run_root(path.absolute()).name
+        root = run_root(path.absolute())
+        self.path, self.name = path, root.name
+        self.version = int(path.name) if root != path.absolute() else 0
         self.live: Live = model.live(graph, node_type=node_type)
         self.graph, own = self.live.graph, self.live.nodes
         self.node_type = own.name if run_types(path) else None
@@ -117,7 +132,7 @@ class ServedRun:
         self.preparation = read_preparation(path) or own.preparation
         few = len(self.z) <= EXACT_ROWS
         self._unit = unit_rows(self.z) if few else None
-        self._index: Any = None if few else stored_index(path, self.z)[0]
+        self._index: Any = None if few else self._index_after(before)
         self._labels = self._known_labels()
         self._within: list[tuple[Any, Any]] = []  # edges among nodes of the type, both ways
         for one in self.graph.relations.values():
@@ -129,12 +144,12 @@ class ServedRun:
         # The first new node compiles loops; no request should wait for that.
         near = {"neighbours": []} if self.node_type else {"rows": [*range(min(1, own.num_nodes))]}
         self.live.embed_new(np.zeros(own.num_features, np.float32), **near)
-        recipe = runs.read_config(current_run(self.path)).recipe
+        recipe = runs.read_config(self.path).recipe
         self._parts = embedding_parts(recipe, self.num_features)
         self._seen = self.graph if self.node_type is None else own  # what predictions look at
         self._embed = model.transform
-        self._labels_learner = _Learner(self._learn_labels, "the labels are")
-        self._links_learner = _Learner(self._learn_links, "a model of links is")
+        self._labels_learner = _Learner("the labels are")
+        self._links_learner = _Learner("a model of links is")
 
     @property
     def dim(self) -> int:
@@ -150,6 +165,46 @@ class ServedRun:
     def num_classes(self) -> int:
         """The classes, or labels, that it can tell apart."""
         return 0 if self._labels is None else len(self._labels.classes)
+
+    def _index_after(self, before: "ServedRun | None") -> Any:
+        """Returns the index of similar nodes; to build one of many nodes takes minutes.
+
+        After an update, most rows are in their place: those that differ are put in anew.
+        """
+        index, rows = None if before is None else before._index, len(self.z)
+        if before is None or index is None or rows < len(before.z):
+            return stored_index(self.folder, self.z)[0]
+        changed = [
+            start + np.flatnonzero((old != self.z[start : start + len(old)]).any(axis=1))
+            for start in range(0, len(before.z), BLOCK)
+            if (old := np.asarray(before.z[start : start + BLOCK])) is not None
+        ]
+        fresh = np.concatenate([*changed, np.arange(len(before.z), rows)])
+        if len(fresh) * MOST_ANEW > rows:
+            return stored_index(self.folder, self.z)[0]
+        index = index.copy()
+        index.remove(np.concatenate(changed))
+        index.add(fresh, unit_rows(self.z[fresh]))
+        return index
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the labels are learned, if there are any."""
+        return self._labels is None or self._labels_learner.done.done()
+
+    def learn(self) -> None:
+        """Begins to learn the labels."""
+        if self._labels is not None:
+            self._labels_learner.begin(self._learn_labels)
+
+    def learn_as(self, before: "ServedRun") -> None:
+        """Learns what another version has learned, or begun to; returns when that is done."""
+        self.learn()
+        if before._links_learner.begun and not self.node_type:
+            self._links_learner.begin(self._learn_links)
+        for learner in (self._labels_learner, self._links_learner):
+            if learner.begun:
+                learner.done.exception()  # waits; a fault is raised where somebody asks
 
     def _known_labels(self) -> KnownLabels | None:
         given = self.nodes.y
@@ -171,7 +226,7 @@ class ServedRun:
         """
         if self._labels is None:
             raise UnknownError(f"{self.name}: has no labels to learn from")
-        learned: Learned = self._labels_learner.result()
+        learned: Learned = self._labels_learner.result(self._learn_labels)
         return learned
 
     def _learn_labels(self) -> Learned:
@@ -269,7 +324,7 @@ class ServedRun:
         Raises:
             NotYetError: it is still being learned.
         """
-        learned = None if self.node_type else self._links_learner.result()
+        learned = None if self.node_type else self._links_learner.result(self._learn_links)
         return learned or CosineScores(self.z, None)
 
     def _learn_links(self) -> ModelScores | None:

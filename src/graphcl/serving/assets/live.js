@@ -27,7 +27,7 @@ async function embedNew(event) {
       features: newFeatures(at("new-features").value, number),
       neighbors: at("new-neighbours").value.split(",").map((name) => name.trim()).filter((name) => name),
     };
-    const response = await fetch("/neighbors", {
+    const response = await fetch("/v1/neighbors", {
       method: "POST", headers: { "content-type": "application/json" },
       body: JSON.stringify({ new: [node], k: 10 }),
     });
