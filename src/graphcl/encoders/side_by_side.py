@@ -99,7 +99,7 @@ def principal_directions(x: Tensor, count: int, generator: torch.Generator) -> T
 def _products(rows: Tensor) -> Tensor:
     """Returns the products of rows in float64; in float32 their rounding looks like directions."""
     products = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
-    for block in rows.split(BLOCK, dim=1):
+    for block in torch.split(rows, BLOCK, dim=1):
         block = block.double()
         products.addmm_(block, block.T)
     return products
