@@ -148,7 +148,7 @@ def same_figures(found, expected, about):
     """Compares what a process's training left with that of one process, up to rounding."""
     np.testing.assert_allclose(found["losses"], expected["losses"], rtol=0, atol=1e-5)
     for name, value in expected.items():
-        scale = max(1.0, float(np.abs(value).max()))
+        scale = max(1.0, float(np.abs(value).max(initial=0)))
         np.testing.assert_allclose(
             found[name], value, rtol=0, atol=2e-4 * scale, err_msg=f"{about} {name}"
         )

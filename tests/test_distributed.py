@@ -57,7 +57,13 @@ def unscaled_graph():
 
 
 RESIDUAL = {"encoder": "residual", "layers": 3}
-PLAIN = {"encoder": "mean", "normalisation": "none", "side_by_side": False, "own_features": 0.0}
+PLAIN = {
+    "encoder": "mean",
+    "normalisation": "none",
+    "side_by_side": False,
+    "own_features": 0.0,
+    "smoothed_features": 0.0,
+}
 BESIDE = {key: getattr(load_recipe("default"), key) for key in PLAIN}
 MODES = {
     "whole": (random_graph, {}),

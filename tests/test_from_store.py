@@ -28,7 +28,7 @@ def in_memory(graph):
 
 
 @pytest.mark.parametrize("features", ["float32", "float16", "int8"])
-@pytest.mark.parametrize("scaling", ["none", "row"])
+@pytest.mark.parametrize("scaling", ["none", "row", "unit"])
 @pytest.mark.parametrize("own", [False, True])
 def test_batches_are_those_of_the_graph_in_memory(tmp_path, features, scaling, own):
     graph = stored(tmp_path, features)

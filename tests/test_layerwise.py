@@ -40,8 +40,12 @@ def trained(sparse=False, **options):
 @pytest.mark.parametrize("beside", [True, False])
 @pytest.mark.parametrize("block_rows", [1, 7, 1000])
 def test_blocks_give_the_embeddings_of_the_whole_graph(sparse, beside, block_rows):
-    options = {"side_by_side": True, "own_features": 0.5, "repeat_own": True} if beside else {}
+    options = {"side_by_side": True, "own_features": 0.4, "repeat_own": True} if beside else {}
+    options |= {"smoothed_features": 0.2} if beside else {}
     encoder, prepared = trained(sparse, **options)
+    for name in prepared.graph.nodes if beside else ():
+        assert encoder.part(name).smoothed == 2
+        encoder.part(name).calibrate(3 * torch.randn(50, 12, generator=torch.Generator()) + 1)
     with torch.no_grad():
         expected = encoder.embedding(*prepared.tensors(CPU))
     given = {"device": CPU, "feature_scaling": prepared.scaling, "block_rows": block_rows}

@@ -73,6 +73,7 @@ SEVERAL = {
     "tabular/test_odd_tables.py": "odd tables of every kind, by the hundred",
     "datasets/test_download.py": "downloads, and forged files of every kind in them",
     "estimator/test_typed.py": "the estimator on graphs with types",
+    "estimator/test_smoothed.py": "smoothed features in embeddings, by every way to compute them",
     "estimator/test_sklearn.py": "what scikit-learn expects of the estimator",
     "benchmarks/test_guide.py": "the guide to the benchmarks",
     "training/test_cuda_graph.py": "recorded training steps on a GPU",

@@ -46,6 +46,7 @@ PLAIN = {
     "normalisation": "none",
     "side_by_side": False,
     "own_features": 0.0,
+    "smoothed_features": 0.0,
     "repeat_own": False,
     "batch_nodes": 4096,
     "feature_scaling": "row",

@@ -151,7 +151,8 @@ def constant(folder, y):
 def test_a_training_that_failed_says_so_on_stderr_and_in_its_result(folder, capsys):
     constant(folder, np.random.default_rng(1).integers(0, 3, 90))
     plain = ["encoder=mean", "feature_scaling=row", "side_by_side=false", "own_features=0"]
-    settings = ["epochs=6", "dim=8", "normalisation=none", *plain]
+    plain += ["smoothed_features=0", "normalisation=none"]
+    settings = ["epochs=6", "dim=8", *plain]
     command = [
         "train",
         "flat.npz",

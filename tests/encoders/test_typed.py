@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
@@ -5,10 +6,11 @@ import pytest
 import torch
 from torch.nn.functional import elu
 
+from graphcl.encoders.layer import _results
 from graphcl.encoders.paper import ResidualEncoder
 from graphcl.encoders.typed import BASES, TypedEncoder
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.schema import Schema
+from graphcl.graphs.schema import EDGES, Schema
 from graphcl.graphs.tensors import graph_tensors
 
 CPU = torch.device("cpu")
@@ -81,7 +83,8 @@ def received(graph, h, message, u):
     weight = weight.astype(np.float64)
     within = relation.source == relation.target
     own = (weight[mine].mean() if len(mine) else 1.0) if within else 0.0
-    total = own * h[message.direction.receiver][u] if within else np.zeros(h["paper"].shape[1])
+    total = np.zeros(h[message.direction.sender].shape[1])
+    total = own * h[message.direction.receiver][u] if within else total
     for e in mine:
         sent = h[message.direction.sender][theirs[e]]
         if message.edges is not None:
@@ -100,7 +103,7 @@ def test_it_is_its_equations_node_by_node(normalisation):
             if isinstance(module, torch.nn.LayerNorm):
                 module.forward = lambda h: torch.nn.functional.layer_norm(h, h.shape[-1:])
     x, relations = graph_tensors(graph, device=CPU, dtype=torch.float64)
-    found = encoder._results(x, relations)
+    found = _results(x, relations, encoder.levels(), encoder.input_map)
     for result, expected in zip(found, loops(graph, encoder), strict=True):
         for name in graph.nodes:
             np.testing.assert_allclose(result[name].detach(), expected[name], rtol=1e-9)
@@ -189,12 +192,83 @@ def test_embeddings_hold_own_features_and_all_layers_side_by_side():
     options = {"side_by_side": True, "own_features": 0.5, "repeat_own": True, "dim": 12}
     encoder = encoder_of(graph, **options)
     tensors = graph_tensors(graph, device=CPU, dtype=torch.float64)
-    z, results = encoder.embedding(*tensors), encoder._results(*tensors)
+    z, results = (
+        encoder.embedding(*tensors),
+        _results(*tensors, encoder.levels(), encoder.input_map),
+    )
     for name, nodes in graph.nodes.items():
         assert z[name].shape == (nodes.num_nodes, encoder.width == 12 and 12)
         torch.testing.assert_close(z[name][:, 6:9], results[0][name])
         torch.testing.assert_close(z[name][:, 9:], results[1][name])
         np.testing.assert_array_equal(z[name][:, 0].detach(), nodes.x[:, 0])
+
+
+def smoothed_by_loops(graph, encoder):
+    """The smoothed features of each type before they are shifted and scaled, one node at a time.
+
+    In each layer a node gets the mean of its own row and of what each message brings: the mean over
+    its senders, without the edges' vectors. On a plain graph the node is in the only message.
+    """
+    h = {name: nodes.x @ encoder.part(name).smoother.numpy() for name, nodes in graph.nodes.items()}
+    columns = torch.eye(h[next(iter(h))].shape[1], dtype=torch.float64)
+    for level in encoder.layer_specs():
+        new = {}
+        for name, rows in h.items():
+            messages = [replace(one, pooled=columns, edges=None) for one in level[name].received]
+            plain = [one.direction for one in messages] == [EDGES]
+            new[name] = np.array([
+                np.mean(([] if plain else [rows[u]])
+                        + [received(graph, h, message, u) for message in messages],
+                        axis=0)
+                for u in range(len(rows))
+            ])  # fmt: skip
+        h = new
+    return h
+
+
+def one_type(*, undirected):
+    """A plain graph but for its edges, which have vectors or a direction."""
+    random = np.random.default_rng(1)
+    edges = random.integers(0, 9, (2, 20))
+    edges = edges[:, edges[0] != edges[1]]
+    if undirected:
+        edges = np.unique(np.sort(edges, axis=0), axis=1)
+    vectors = {"edge_features": random.normal(size=(edges.shape[1], 2))} if undirected else {}
+    relation = {"edge_index": edges, "undirected": undirected} | vectors
+    nodes = {"node": random.normal(size=(9, 6))}
+    return Graph.from_edges(nodes, {("node", "edge", "node"): relation})
+
+
+@pytest.mark.parametrize("side_by_side", [False, True])
+@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("graph", "messages"),
+    [
+        (two_types(), [2, 3]),
+        (one_type(undirected=True), [1]),
+        (one_type(undirected=False), [2]),
+    ],
+    ids=["two types", "edge features", "directed"],
+)
+def test_the_last_columns_are_means_of_features(graph, messages, layers, side_by_side):
+    options = {"smoothed_features": 0.2, "own_features": 0.2, "side_by_side": side_by_side}
+    encoder = encoder_of(graph, dim=11, layers=layers, **options)
+    levels = encoder.layer_specs()
+    assert sorted(len(one.received) for one in levels[0].values()) == messages
+    tensors = graph_tensors(graph, device=CPU, dtype=torch.float64, plain=False)
+    expected = smoothed_by_loops(graph, encoder)
+    for name, rows in encoder.embedding(*tensors).items():
+        assert encoder.part(name).smoothed == 2
+        np.testing.assert_allclose(rows[:, -2:].detach(), expected[name], rtol=1e-6, atol=1e-6)
+    before = encoder(*tensors)
+    for name, part in ((name, encoder.part(name)) for name in graph.nodes):
+        part.calibrate(3 * torch.randn(50, 11, generator=torch.Generator()).double() + 1)
+        expected[name] = (expected[name] - part.shift[-2:].numpy()) * part.scale[-2:].numpy()
+    for name, rows in encoder.embedding(*tensors).items():
+        np.testing.assert_allclose(rows[:, -2:].detach(), expected[name], rtol=1e-6, atol=1e-6)
+        # What training contrasts has no such columns.
+        assert torch.equal(encoder(*tensors)[name], before[name])
+        assert before[name].shape[1] == levels[-1][name].outputs
 
 
 def test_a_graph_may_lack_types_and_relations():

@@ -3,24 +3,30 @@ import pytest
 import torch
 
 from graphcl import GraphCL
+from graphcl.encoders import build_encoder
 from graphcl.errors import ParameterError
 from graphcl.estimator import fitting
-from graphcl.estimator.fitting import retrain
+from graphcl.estimator.fitting import dense_features, retrain, turn
 from graphcl.estimator.inference import embed_fitted
+from graphcl.graphs.tensors import prepare
 from tests.conftest import configured, random_graph
+from tests.estimator.test_typed import library
+from tests.groups import in_processes
 
 SHORT = {
     "encoder": "residual",
     "normalisation": "layer",
     "side_by_side": True,
     "own_features": 0.5,
+    "smoothed_features": 0.125,
     "dim": 16,
     "layers": 2,
     "epochs": 2,
     "batch_nodes": 16,
     "fan_out": 3,
 }
-PARTS = (slice(0, 8), slice(8, 12), slice(12, 16))
+CPU = torch.device("cpu")
+PARTS = (slice(0, 8), slice(8, 11), slice(11, 14), slice(14, 16))  # own, layers, smoothed
 
 
 def sizes(z):
@@ -57,6 +63,10 @@ def test_no_other_row_counts_in_inductive_training(graph):
     beside, other = first.encoder_.beside, second.encoder_.beside
     assert (beside.shift == other.shift).all()
     assert (beside.scale == other.scale).all()
+    assert torch.equal(beside.projection, other.projection)
+    assert torch.equal(beside.smoother, other.smoother)
+    transductive = configured(**SHORT, feature_scaling="none").fit(graph.replace(x=x))
+    assert not torch.allclose(transductive.encoder_.beside.projection, beside.projection)
 
 
 def test_of_a_large_graph_some_ranges_are_enough(graph, monkeypatch):
@@ -70,6 +80,92 @@ def test_of_a_large_graph_some_ranges_are_enough(graph, monkeypatch):
     np.testing.assert_allclose(ranges.shift, whole.shift, atol=1e-5)
 
 
+def span_of(x, width):
+    """What takes rows to the first principal directions of `x`, by numpy."""
+    _, sizes, right = np.linalg.svd(np.asarray(x, np.float64), full_matrices=False)
+    right = right[: min(width, int((sizes > 1e-5 * sizes[0]).sum()))].T
+    return right @ right.T
+
+
+@pytest.mark.parametrize("mode", ["full", "sampled"])
+def test_features_are_seen_in_the_directions_of_those_trained_on(graph, mode):
+    model = configured(**SHORT, mode=mode).fit(graph)
+    beside, scaling = model.encoder_.beside, model._fitted.scaling
+    x = dense_features(graph.x, scaling, "node")
+    for turned, width in ((beside.projection, 8), (beside.smoother, 2)):
+        assert turned.shape == (graph.num_features, width)
+        np.testing.assert_allclose(turned @ turned.T, span_of(x, width), atol=1e-3)
+    again = configured(**SHORT, mode=mode).fit(graph).encoder_.state_dict()
+    other = configured(**SHORT, mode=mode, seed=1).fit(graph).encoder_.beside
+    for name, value in model.encoder_.state_dict().items():
+        assert torch.equal(value, again[name])
+    assert not torch.allclose(other.projection, beside.projection, atol=1e-2)
+    np.testing.assert_allclose(other.projection @ other.projection.T, span_of(x, 8), atol=1e-3)
+
+
+@pytest.mark.parametrize("inductive", [False, True])
+def test_labels_change_no_bit(graph, inductive):
+    shuffled = np.random.default_rng(0).permutation(graph.y)
+    assert (shuffled != graph.y).any()
+    first, second = (
+        configured(**SHORT, inductive=inductive).fit(graph.replace(y=y)).encoder_.state_dict()
+        for y in (graph.y, shuffled)
+    )
+    assert "beside.smoother" in first
+    assert all(torch.equal(value, second[name]) for name, value in first.items())
+
+
+def test_each_type_has_directions_of_its_own():
+    graph = library()
+    model = configured(**SHORT | {"own_features": 0.25}).fit(graph)
+    (prepared,) = prepare([graph], "auto")
+    for name, table in prepared.tables.items():
+        part, x = model.encoder_.part(name), dense_features(table, prepared.scaling, name)
+        for turned in (part.projection, part.smoother):
+            features, width = turned.shape
+            if width < features:
+                expected = span_of(x, width)
+                np.testing.assert_allclose(turned @ turned.T, expected, atol=1e-3)
+            else:  # all features fit
+                copies = np.tile(np.eye(features), -(-width // features))
+                np.testing.assert_array_equal(turned, copies[:, :width])
+
+
+def test_a_model_goes_on_with_the_directions_that_it_has(graph):
+    fitted = configured(**SHORT).fit(graph)._fitted
+    other = retrain(fitted, random_graph(5), epochs=1, device=CPU)
+    ours, theirs = fitted.encoder.beside, other.encoder.beside
+    assert torch.equal(ours.projection, theirs.projection)
+    assert torch.equal(ours.smoother, theirs.smoother)
+    assert not torch.equal(ours.shift, theirs.shift)
+
+
+def turned_apart(share, folder):
+    """Every process passes rows of its own."""
+    encoder = build_encoder(
+        "mean",
+        12,
+        dim=16,
+        layers=2,
+        own_features=0.5,
+        smoothed_features=0.2,
+        generator=torch.Generator().manual_seed(share.rank),
+    )
+    x = torch.randn(40, 12, generator=torch.Generator().manual_seed(share.rank))
+    turn(encoder, {"node": x}, 0)
+    return [encoder.beside.projection.numpy(), encoder.beside.smoother.numpy(), x.numpy()]
+
+
+def test_of_several_processes_the_first_decides(tmp_path):
+    first, *others = in_processes(3, turned_apart, tmp_path)
+    projection, smoother, x = first
+    np.testing.assert_allclose(projection @ projection.T, span_of(x, 8), atol=1e-3)
+    for other in others:
+        np.testing.assert_array_equal(other[0], projection)
+        np.testing.assert_array_equal(other[1], smoother)
+        assert not np.array_equal(other[2], x)
+
+
 def test_several_graphs(monkeypatch):
     graphs = [random_graph(seed=seed) for seed in range(3)]
     monkeypatch.setattr(fitting, "ENOUGH", graphs[0].num_nodes + 1)
@@ -81,9 +177,6 @@ def test_several_graphs(monkeypatch):
 def test_one_result_is_left_alone(graph):
     model = GraphCL("ppi", dim=8, epochs=1).fit(graph)
     assert model.encoder_.beside is None
-
-
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,7 @@ PLAIN = {  # the embedding is what was contrasted, and nothing else
     "normalisation": "none",
     "side_by_side": False,
     "own_features": 0.0,
+    "smoothed_features": 0.0,
     "repeat_own": False,
     "feature_scaling": "row",
     "batch_nodes": 4096,

@@ -70,14 +70,15 @@ def scaled(x, scaling=None):
 
 @pytest.mark.parametrize("as_given", [np.asarray, scipy.sparse.csr_array])
 @pytest.mark.parametrize("highest", [2, 5])  # zeros and ones; counts
-def test_a_bag_of_words_is_scaled_as_row_scales_it(as_given, highest):
+def test_a_bag_of_words_is_scaled_as_unit_scales_it(as_given, highest):
     graph = graph_of(as_given(bag_of_words(highest=highest)))
     scaling = fit_scaling("auto", [graph])
     assert (scaling.kind == WORD).all()
-    ours, rows = (feature_tensor(graph.x, device=CPU, feature_scaling=s) for s in (scaling, "row"))
-    if isinstance(rows, SparseFeatures):
-        ours, rows = ours.values, rows.values
-    assert torch.equal(ours, rows)
+    assert scaling.plain == "unit"
+    ours, unit = (feature_tensor(graph.x, device=CPU, feature_scaling=s) for s in (scaling, "unit"))
+    if isinstance(unit, SparseFeatures):
+        ours, unit = ours.values, unit.values
+    assert torch.equal(ours, unit)
     assert scaling.describe() == "features: 80 columns of words, rows scaled"
 
 
@@ -151,10 +152,9 @@ def test_in_a_mixed_table_each_part_is_treated_by_its_kind():
     np.testing.assert_allclose(found[:, :4], scaled(numbers()), atol=1e-6)
     words = x[:, scaling.kind == WORD]
     ours = found[:, scaling.kind == WORD]
-    sums = words.sum(1, keepdims=True)
-    factor = scaling.factor[-1]
-    np.testing.assert_allclose(ours, words / np.where(sums > 0, sums, 1) * factor, rtol=1e-5)
-    assert (ours**2).sum(1).mean() == pytest.approx(1, rel=1e-4)  # the size of one number
+    lengths = np.sqrt(np.square(words).sum(1, keepdims=True))
+    np.testing.assert_allclose(ours, words / np.where(lengths > 0, lengths, 1), rtol=1e-5)
+    np.testing.assert_allclose((ours**2).sum(1), lengths[:, 0] > 0, rtol=1e-5)  # as one number
 
 
 def test_values_far_outside_the_training_range_are_clipped_and_counted():

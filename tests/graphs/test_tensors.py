@@ -17,24 +17,37 @@ from graphcl.graphs.tensors import (
 CPU = torch.device("cpu")
 
 
-def test_row_scaling(graph):
-    x, _ = graph_tensors(graph, device=CPU, feature_scaling="row")
-    np.testing.assert_allclose(x.abs().sum(1), 1, rtol=1e-5)
+SIZES = {
+    "row": lambda x: np.abs(np.asarray(x)).sum(1),
+    "unit": lambda x: np.linalg.norm(np.asarray(x), axis=1),
+}
+
+
+@pytest.mark.parametrize("scaling", SIZES)
+def test_row_scaling(graph, scaling):
+    x, _ = graph_tensors(graph, device=CPU, feature_scaling=scaling)
+    np.testing.assert_allclose(SIZES[scaling](x), 1, rtol=1e-5)
+    np.testing.assert_allclose(x, graph.x / SIZES[scaling](graph.x)[:, None], rtol=1e-5)
     holey = graph.x * (graph.x > 0.5)
     holey[3] = 0
     dense = Graph.from_edge_index([[0], [1]], holey)
     sparse = Graph.from_edge_index([[0], [1]], scipy.sparse.csr_array(holey))
-    first, _ = graph_tensors(dense, device=CPU, feature_scaling="row")
-    second, _ = graph_tensors(sparse, device=CPU, feature_scaling="row")
+    first, _ = graph_tensors(dense, device=CPU, feature_scaling=scaling)
+    second, _ = graph_tensors(sparse, device=CPU, feature_scaling=scaling)
     torch.testing.assert_close(first, second.to_dense())
     assert (first[3] == 0).all()
-    with pytest.raises(ParameterError, match="feature_scaling must be none or row or auto"):
+    assert second.shape == sparse.x.shape
+    assert len(second.values) == sparse.x.nnz
+    with pytest.raises(ParameterError, match="must be none or row or unit or auto; got 'max'"):
         graph_tensors(graph, device=CPU, feature_scaling="max")
 
 
 @pytest.mark.parametrize("features", ["float32", "float16", "int8"])
 @pytest.mark.parametrize("width", [1, 12, 700])
-def test_row_scaling_of_a_store_has_the_bits_of_memory(tmp_path, monkeypatch, features, width):
+@pytest.mark.parametrize("scaling", SIZES)
+def test_row_scaling_of_a_store_has_the_bits_of_memory(
+    tmp_path, monkeypatch, features, width, scaling
+):
     monkeypatch.setattr("graphcl.kernels.stored_features._BLOCK_ELEMENTS", 7 * width)
     x = np.random.default_rng(0).normal(size=(50, width))
     x[3] = 0
@@ -43,13 +56,15 @@ def test_row_scaling_of_a_store_has_the_bits_of_memory(tmp_path, monkeypatch, fe
     )
     stored = Graph.open(tmp_path / "g")
     memory = Graph.from_edge_index([[0], [1]], np.asarray(stored.x))
-    expected = feature_tensor(memory.x, device=CPU, feature_scaling="row")
-    assert torch.equal(feature_tensor(stored.x, device=CPU, feature_scaling="row"), expected)
-    ours = stored_features(stored.x, feature_scaling="row")
+    expected = feature_tensor(memory.x, device=CPU, feature_scaling=scaling)
+    assert not expected[3].any()
+    np.testing.assert_allclose(np.delete(SIZES[scaling](expected), 3), 1, rtol=1e-5)
+    assert torch.equal(feature_tensor(stored.x, device=CPU, feature_scaling=scaling), expected)
+    ours = stored_features(stored.x, feature_scaling=scaling)
     assert torch.equal(ours.to_dense(CPU), expected)
 
 
-@pytest.mark.parametrize("scaling", ["none", "row"])
+@pytest.mark.parametrize("scaling", ["none", "row", "unit"])
 @pytest.mark.parametrize("kind", ["float32", "float16", "int8", "sparse"])
 def test_some_rows_of_features_are_those_of_all(graph, tmp_path, kind, scaling):
     if kind == "sparse":

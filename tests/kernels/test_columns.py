@@ -40,7 +40,7 @@ def table():
 def expected(x, t):
     out = np.zeros(x.shape)
     for i in range(ROWS):
-        total = sum(abs(float(v)) for v, word in zip(x[i], t.words, strict=True) if word)
+        total = math.hypot(*(float(v) for v, word in zip(x[i], t.words, strict=True) if word))
         for j in range(COLUMNS):
             value, unit, limit = float(x[i, j]), float(t.unit[j]), float(t.limit[j])
             if t.words[j]:

@@ -111,10 +111,12 @@ def test_conversions(kind):
     x = table(kind)
     torch.testing.assert_close(x.to_dense(torch.device("cpu")), plain(x))
     torch.testing.assert_close(x.rows(slice(3, 9)), plain(x)[3:9])
-    unit = plain(x.with_unit_rows())
-    torch.testing.assert_close(unit.abs().sum(1), torch.ones(60))
+    row, unit = (plain(x.with_scaled_rows(scaling)) for scaling in ("row", "unit"))
+    torch.testing.assert_close(row.abs().sum(1), torch.ones(60))
+    torch.testing.assert_close(unit.square().sum(1), torch.ones(60))
 
 
-def test_a_row_of_zeros_stays():
-    x = StoredFeatures(torch.zeros(2, 3)).with_unit_rows()
+@pytest.mark.parametrize("scaling", ["row", "unit"])
+def test_a_row_of_zeros_stays(scaling):
+    x = StoredFeatures(torch.zeros(2, 3)).with_scaled_rows(scaling)
     assert plain(x).eq(0).all()

@@ -44,7 +44,7 @@ def lonely_graph():
     return Graph.from_edge_index([[0, 1], [1, 2]], dense_graph().x)
 
 
-SIDE = {"side_by_side": True, "own_features": 0.4}
+SIDE = {"side_by_side": True, "own_features": 0.2, "smoothed_features": 0.2}
 # graph, how the store keeps features, scaling, order, encoder and its settings
 CASES = {
     "mean": (dense_graph, "float32", "none", "neighbours", "mean", {}),
@@ -55,6 +55,7 @@ CASES = {
     "sparse beside": (sparse_graph, "float32", "none", "neighbours", "mean", SIDE),
     "weighted": (weighted_graph, "float32", "none", "hash", "residual", {}),
     "beside": (dense_graph, "float32", "none", "as-is", "residual", SIDE),
+    "weighted beside": (weighted_graph, "float16", "unit", "hash", "mean", SIDE),
     "lonely": (lonely_graph, "float32", "none", "as-is", "mean", {}),
 }
 

@@ -31,6 +31,7 @@ from graphcl.kernels.features import Features, linear
 EXACT = 1024  # rows or columns up to which their products are diagonalised
 SPARE, TURNS = 16, 2  # more directions than wanted, and how often they are turned
 RANK = 1e-10  # of the largest product: directions below are rounding
+BLOCK = 4096  # columns of a wide table that are in float64 at a time
 
 
 def divide_columns(
@@ -86,13 +87,22 @@ def principal_directions(x: Tensor, count: int, generator: torch.Generator) -> T
         for _ in range(TURNS):
             basis = torch.linalg.qr(x @ torch.linalg.qr(x.T @ basis)[0])[0]
         x, wide = basis.T @ x, True
-    size, vectors = torch.linalg.eigh((x @ x.T if wide else x.T @ x).double())
+    size, vectors = torch.linalg.eigh(_products(x if wide else x.T))
     kept = (size > size[-1:] * RANK).flip(0)[:count]
     chosen: Tensor = vectors.flip(1)[:, :count][:, kept].to(x)
     if not wide:
         return chosen
     turned: Tensor = torch.linalg.qr(x.T @ chosen)[0]
     return turned
+
+
+def _products(rows: Tensor) -> Tensor:
+    """Returns the products of rows in float64; in float32 their rounding looks like directions."""
+    products = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
+    for block in torch.split(rows, BLOCK, dim=1):
+        block = block.double()
+        products.addmm_(block, block.T)
+    return products
 
 
 def _random_basis(size: int, generator: torch.Generator) -> Tensor:
