@@ -95,11 +95,9 @@ ABLATIONS = {
 HEAD = """# Out of the box on many graphs
 
 Every system with its defaults on every graph of two galleries: real graphs of many kinds. The
-protocol is that of [`graphcl compare`](comparing.md#the-protocol). The 22 *development* graphs are
-those that `default` was chosen on. On the 16 *test* graphs nothing is ever chosen: no recipe, rule,
-threshold or fix is decided by a score on them. A system is frozen as a commit, run on all of them
-once by one command, and its rows are committed, whatever they say; a later version is a new run
-with new rows, and the old ones stay.
+protocol is that of [`graphcl compare`](comparing.md#the-protocol). `default` was chosen on the
+*development* graphs. On the *test* graphs nothing is ever chosen, and each frozen version runs on
+them once: [the rule](comparing.md#the-gallery).
 """
 
 EVERY = """## Every graph
