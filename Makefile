@@ -1,10 +1,14 @@
 # Two commands for a new machine: `make quickstart` and `make test`. Each does its own set-up.
 PYTHON ?= python3
 VENV := .venv
+ifeq ($(OS),Windows_NT)
+BIN := $(VENV)/Scripts
+else
 BIN := $(VENV)/bin
+endif
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: quickstart test check bench clean help
+.PHONY: quickstart test check docs bench clean help
 
 help: ## what there is to make
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -23,11 +27,14 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 quickstart: $(VENV)/.installed ## install, train on Cora, print the probe's accuracy, write runs/cora
 	$(BIN)/graphcl train cora --out runs/cora --overwrite
 
-check: $(VENV)/.installed-dev ## lint, format, types, layers
+check: $(VENV)/.installed-dev docs ## lint, format, types, layers, the site
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(VENV)/.installed-dev ## the documentation as a site, in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 test: check ## everything CI runs
 	$(BIN)/python -m pytest -n 3 -m "not alone"

@@ -8,11 +8,12 @@ that the silhouette chooses, beside k-means on the raw features.
 
 The encoder is trained by the recipe `default`. ``--cache`` keeps embeddings in a folder. Rows that
 are already in ROWS.jsonl are not computed again. The graphs are those of ``graphs/`` in the folder
-GRAPHCL_DATA names. `page` writes the tables in docs/answers.md from the committed rows, with that
-of `benchmarks.predictions`.
+GRAPHCL_DATA names. `page` writes the tables in docs/research/answers.md from the committed rows,
+with those of `benchmarks.predictions`.
 """
 
 import argparse
+import functools
 import os
 import time
 import warnings
@@ -148,11 +149,11 @@ def _cluster_table(rows: list[Any]) -> str:
     return _table([*head, "number chosen", "HDBSCAN"], body)
 
 
-PAGE = Path(__file__).parents[1] / "docs/answers.md"
+PAGE = Path(__file__).parents[1] / "docs/research/answers.md"
 RESULTS = Path(__file__).parent / "results"
 TABLES: dict[str, Any] = {
     "cluster": (_cluster_table, "answers_cluster.jsonl"),
-    "predict": (predictions.page_table, "predictions.jsonl"),
+    "predict": (functools.partial(predictions.page_table, graphs=False), "predictions.jsonl"),
     "predict-test": (predictions.page_table, "predictions_test.jsonl"),
 }
 PARTS: dict[str, Any] = {"cluster": cluster}

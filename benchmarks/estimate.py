@@ -1,9 +1,9 @@
-"""Estimates the cost of a graph of 10^9 nodes from rows; writes the tables of docs/scaling.md.
+"""Estimates the cost of a graph of 10^9 nodes from rows, for docs/research/scaling.md.
 
 usage: python -m benchmarks.estimate [--write | --check]
 
-Sizes are arithmetic. Hours are extrapolated: the work divided by a measured rate, and each line
-names the row of that rate. If a row is missing, the line says so instead of giving a number.
+Hours are extrapolated: the work divided by a measured rate, and each line names the row of that
+rate. If a row is missing, the line says so instead of giving a number.
 """
 
 import argparse
@@ -14,9 +14,9 @@ from benchmarks import rows
 from graphcl.files.atomic import write_whole
 
 RESULTS = Path(__file__).parent / "results"
-PAGE = Path(__file__).parents[1] / "docs/scaling.md"
+PAGE = Path(__file__).parents[1] / "docs/research/scaling.md"
 BEGIN, END = "<!-- estimate -->\n", "<!-- end -->"
-NODES, DEGREE, FEATURES, DIM = 10**9, 20, 64, 128
+NODES = 10**9
 HOURS_WANTED = 24
 
 
@@ -27,19 +27,6 @@ def newest(file: str, what: str) -> dict[str, Any] | None:
         [row for row in rows.read(path) if row["what"].startswith(what)] if path.exists() else []
     )
     return found[-1] if found else None
-
-
-def sizes() -> list[str]:
-    entries = NODES * DEGREE
-    table = {
-        "row pointers, int64": 8 * (NODES + 1),
-        "neighbours, int64": 8 * entries,
-        "features, float16": 2 * FEATURES * NODES,
-        "embeddings, float32": 4 * DIM * NODES,
-        "one layer's activations in exact inference": 4 * DIM * NODES,
-    }
-    lines = [f"| {name} | {size / 1e9:,.0f} GB |" for name, size in table.items()]
-    return ["| what | size |", "|---|---|", *lines]
 
 
 def hours() -> list[str]:
@@ -81,73 +68,38 @@ def inference() -> str:
     )
 
 
-def efficiency() -> str:
-    row = newest("distributed.jsonl", "sampled training, processes x threads")
-    if row is None:
-        return (
-            "These machines are counted as if nothing were lost by dividing the work; "
-            "`python -m benchmarks.distributed` measures what is, and its row is still to come."
-        )
-    ratio = row["ratio"]["2 processes to 1, one thread each"]
-    return (
-        "These machines are counted as if nothing were lost by dividing the work. Measured on one "
-        f"machine: two processes of one thread have {ratio:.2f} times the throughput of one."
-    )
-
-
-def loss_traffic() -> list[str]:
-    """Memory and traffic of the loss for some numbers of processes, by the page's formulas."""
-    lines = []
-    for world, batch in ((2, 1024), (8, 8192), (64, 65_536), (256, 262_144)):
-        table = 2 * batch / world * DIM * 4
-        held = 3 * table  # its own, the one that is multiplied, the one that travels
-        received = 2 * (world - 1) * table  # forward and backward
-        square = (2 * batch / world) * 2 * batch * 4
-        lines.append(
-            f"| {world} | {batch:,} | {held / 1e6:,.1f} MB | {received / 1e6:,.1f} MB | "
-            f"{square / 1e6:,.0f} MB |"
-        )
-    head = (
-        "| processes R | batch M | rows held, 6Md/R | received a step | own rows × all, in strips |"
-    )
-    return [head, "|---|---|---|---|---|", *lines]
-
-
 def shares() -> list[str]:
     """What one of several GPUs does for one exact loss over all nodes, as measured on one."""
     path = RESULTS / "nt_xent_shares.jsonl"
-    newest_rows = {(row["nodes"], row["world"]): row for row in rows.read(path)}
+    found = rows.read(path)
+    largest = max(row["nodes"] for row in found)
+    newest_rows = {row["world"]: row for row in found if row["nodes"] == largest}
     lines = []
-    for (nodes, world), row in sorted(newest_rows.items()):
+    for world, row in sorted(newest_rows.items()):
         wire = row.get("least_gb_per_s")
         lines.append(
-            f"| {nodes:,} | {world} | {row['ms'] / 1e3:,.2f} s | {row['share_of_gemm']:.0%} | "
+            f"| {world} | {row['ms'] / 1e3:,.2f} s | {row['share_of_gemm']:.0%} | "
             f"{row['peak_extra_bytes'] / 1e9:,.1f} GB | {row['wire_bytes'] / 1e9:,.1f} GB | "
             + (f"{wire:,.1f} GB/s |" if wire else "– |")
         )
     first = next(iter(newest_rows.values()))
-    head = "| nodes M | GPUs R | step of one | of the GEMM rate | memory | received | wire |"
+    head = "| GPUs R | step of one | of the GEMM rate | memory | received | wire |"
     return [
-        f"Forward and backward of the loss over M nodes on one of R GPUs ({first['device']}, "
-        f"d = {first['d']}, 16 bits), measured on one GPU that is given that process's rows; "
-        "nothing was sent. *Wire* is the rate at which the next table hides behind this one's "
-        "products. If it does, the step of all R takes as long as that of one.",
+        f"Forward and backward of the loss over M = {largest:,} nodes on one of R GPUs "
+        f"({first['device']}, d = {first['d']}, 16 bits), measured on one GPU that is given that "
+        "process's rows; nothing was sent. *Wire* is the rate at which the next table hides behind "
+        "this one's products. If it does, the step of all R takes as long as that of one.",
         "",
         head,
-        "|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|",
         *lines,
     ]
 
 
 def text() -> str:
     parts = [
-        f"N = 10⁹ nodes of degree {DEGREE}, {FEATURES} features, embeddings of {DIM} numbers.",
-        "\n".join(sizes()),
         "\n".join(hours()),
-        efficiency(),
         inference(),
-        f"The loss in float32 with d = {DIM}:",
-        "\n".join(loss_traffic()),
         "\n".join(shares()),
     ]
     return "\n\n".join(parts) + "\n"
@@ -161,7 +113,7 @@ def main() -> None:
     page = PAGE.read_text()
     whole = rows.placed(page, BEGIN, text(), END)
     if options.check and whole != page:
-        raise SystemExit("docs/scaling.md is stale: python -m benchmarks.estimate --write")
+        raise SystemExit("docs/research/scaling.md is stale: python -m benchmarks.estimate --write")
     if options.write:
         write_whole(PAGE, whole)
     if not (options.check or options.write):

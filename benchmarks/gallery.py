@@ -3,7 +3,7 @@
 usage: python -m benchmarks.gallery --out ROWS.jsonl [--systems raw graphcl:encoder=residual ...]
            [--graphs wisconsin actor ...] [--folder FOLDER] [--runs 3] [--labels 20 5]
            [--device cuda] [--lanes 4] [--workers 8] [--budget SECONDS]
-       python -m benchmarks.gallery --page [--docs docs]
+       python -m benchmarks.gallery --page [--docs docs/research]
 
 `graphcl compare` is the same for a user. There is one row per graph, system, seed and regime (the
 graph's splits, and each of `--labels`), appended as it finishes; rows that are already in
@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--budget", type=float, default=float("inf"))
     parser.add_argument("--page", action="store_true")
-    parser.add_argument("--docs", type=Path, default=Path("docs"))
+    parser.add_argument("--docs", type=Path, default=Path("docs/research"))
     options = parser.parse_args()
     if options.page:
         write_page(options.docs)

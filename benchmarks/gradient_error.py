@@ -6,8 +6,8 @@ usage: python -m benchmarks.gradient_error --out ROWS.jsonl [--nodes 64 1000 200
 
 Views are normal rows: the second is the first plus noise of the given size, or independent. Each
 row of results is one temperature, pair of views, size and precision. `gradient` is the relative
-error in the Frobenius norm. `--page` writes docs/precision.md and its picture from the committed
-rows. Takes about a minute on an H200; on a CPU only its own float32 is measured.
+error in the Frobenius norm. `--page` writes docs/research/precision.md and its picture from the
+committed rows. Takes about a minute on an H200; on a CPU only its own float32 is measured.
 """
 
 import argparse
@@ -30,8 +30,8 @@ PROMISED = {"bf16": (2e-2, 5e-3), "tf32": (2e-3, 5e-4), "float32": (1e-5, 1e-5)}
 SMALLEST = 1e-12  # of a gradient: below, nothing is promised
 ROOT = Path(__file__).parents[1]
 ROWS = ROOT / "benchmarks/results/gradient_error.jsonl"
-PAGE = ROOT / "docs/precision.md"
-PICTURE = ROOT / "docs/images/gradient_error.png"
+PAGE = ROOT / "docs/research/precision.md"
+PICTURE = ROOT / "docs/research/images/gradient_error.png"
 
 
 def promised(precision: str, temperature: float) -> float:
@@ -110,32 +110,31 @@ def page(found: list[dict[str, Any]]) -> str:
         "left is rounding. This page shows how much of it reaches the gradient.",
         "",
         "The positives are kept out of the sums over tiles, and added in float32",
-        "([why](../src/graphcl/losses/nt_xent.py)). The figures are relative errors of the",
+        "([why](../../src/graphcl/losses/nt_xent.py)). The figures are relative errors of the",
         "gradient against float64, in the Frobenius norm: the largest over",
         f"M = {_listed(row['nodes'] for row in found)} nodes and",
-        f"d = {_listed(row['dim'] for row in found)} numbers per embedding.",
-        "Views are normal rows; the second is the first plus noise of the given size.",
+        f"d = {_listed(row['dim'] for row in found)} numbers per embedding, and over pairs",
+        "of views that are identical, differ by noise, or are independent.",
         f"Measured on {found[0]['device']} by `python -m benchmarks.gradient_error`.",
         "",
         "![Error of the gradient by temperature](images/gradient_error.png)",
+        "",
+        f"| τ | {' | '.join(PROMISED)} |",
+        "|---|" + "---|" * len(PROMISED),
     ]
-    for precision in PROMISED:
-        below, above = PROMISED[precision]
-        of_loss = max(row["loss_error"] for row in found if row["precision"] == precision)
-        lines += [
-            "",
-            f"## {precision}",
-            "",
-            f"Promised: {above:.0e} from τ = 0.07 on, {below:.0e} below, where the gradient of a",
-            f"unit row is above {SMALLEST:.0e}. {exceeding(found, precision)} of the measured",
-            f"cells are above that. Largest error of the loss itself: {of_loss:.1e}.",
-            "",
-            "| τ | " + " | ".join(_name(views) for views in VIEWS) + " |",
-            "|---|" + "---|" * len(VIEWS),
+    for temperature in TEMPERATURES:
+        cells = [
+            f"{max(worst(found, one, temperature, views) for views in VIEWS):.1e}"
+            for one in PROMISED
         ]
-        for temperature in TEMPERATURES:
-            cells = [f"{worst(found, precision, temperature, views):.1e}" for views in VIEWS]
-            lines.append(f"| {temperature:g} | " + " | ".join(cells) + " |")
+        lines.append(f"| {temperature:g} | " + " | ".join(cells) + " |")
+    cells = [f"{PROMISED[one][1]:.0e} ({PROMISED[one][0]:.0e})" for one in PROMISED]
+    lines.append(f"| promised from 0.07 on (below) | {' | '.join(cells)} |")
+    cells = [exceeding(found, one) for one in PROMISED]
+    lines.append(f"| measured cells above that | {' | '.join(cells)} |")
+    losses = [max(r["loss_error"] for r in found if r["precision"] == one) for one in PROMISED]
+    lines.append(f"| the loss itself, at most | {' | '.join(f'{one:.1e}' for one in losses)} |")
+    lines += ["", f"Promised where the gradient of a unit row is above {SMALLEST:.0e}."]
     return "\n".join(lines) + "\n"
 
 

@@ -7,8 +7,8 @@ usage: python -m benchmarks.links_model rows --data FOLDER --out ROWS.jsonl [--d
 One row per graph and seed: a tenth of the linked pairs is removed, an encoder is trained on the
 rest by the recipe `default`, and each removed pair is ranked among 100 pairs that are not linked.
 Rows that are already in ROWS.jsonl are not computed again. FOLDER has the graphs as `.npz` files.
-`page` writes the table in docs/answers.md from the committed rows: MRR by the model and by each
-thing alone, the mean over seeds.
+`page` writes the table in docs/research/answers.md from the committed rows: MRR by the model and by
+each thing alone, the mean over seeds.
 """
 
 import argparse
@@ -32,7 +32,7 @@ GRAPHS = (
     *("wisconsin", "nba", "chameleon_filtered", "fb100_reed", "usa_airports_uat", "cora_ml"),
     *("acm_amgcn", "twitch_engb", "actor", "amazon_photo"),
 )
-PAGE = Path(__file__).parents[1] / "docs/answers.md"
+PAGE = Path(__file__).parents[1] / "docs/research/answers.md"
 ROWS = Path(__file__).parent / "results/links_model.jsonl"
 
 

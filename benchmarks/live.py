@@ -20,7 +20,8 @@ many clients at once for a while; every answer is compared with the right one. T
 the service killed half-way (SIGKILL) and started again at the same port. `vectors`:
 embeddings of 128 numbers, mapped from a file, are written by each streaming writer of
 `graphcl embed --to`; `private_bytes` is the peak of the process's own memory. `page` writes the
-tables of docs/serving.md from the committed rows; with `--check` it compares and writes nothing.
+tables of docs/research/speed.md from the committed rows; with `--check` it compares and writes
+nothing.
 """
 
 import argparse
@@ -50,7 +51,7 @@ CPU = torch.device("cpu")
 NEIGHBOURS, DIM, LAYERS = 10, 128, 2
 COMPARED, FORWARDS = 3, 3
 TITLES = {"http": "one client", "load": "many clients", "killed": "killed and started again"}
-PAGE = Path(__file__).parents[1] / "docs/serving.md"
+PAGE = Path(__file__).parents[1] / "docs/research/speed.md"
 RESULTS = Path(__file__).parent / "results/live.jsonl"
 
 

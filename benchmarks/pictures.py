@@ -22,7 +22,7 @@ from graphcl.files.atomic import whole_file
 from scripts.build_planetoid import CORA_CLASSES
 
 ROOT = Path(__file__).parents[1]
-IMAGES = ROOT / "docs/images"
+IMAGES, RESEARCH = ROOT / "docs/images", ROOT / "docs/research/images"
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
 
 
@@ -96,7 +96,7 @@ def draw_scaling() -> None:
     axes[0].legend(frameon=False, fontsize=9)
     figure.suptitle(f"Exact NT-Xent over all pairs, {found[0]['device']}", fontsize=12)
     figure.tight_layout()
-    with whole_file(IMAGES / "nt_xent.png") as staging:
+    with whole_file(RESEARCH / "nt_xent.png") as staging:
         figure.savefig(staging, dpi=110)
 
 
@@ -128,7 +128,7 @@ def draw_growth() -> None:
     title = f"{what[0].upper()}{what[1:]}; {found[0]['threads']} threads"
     figure.suptitle(title, fontsize=11)
     figure.tight_layout()
-    with whole_file(IMAGES / "growth.png") as staging:
+    with whole_file(RESEARCH / "growth.png") as staging:
         figure.savefig(staging, dpi=110)
 
 

@@ -269,34 +269,41 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def page_table(rows: list[dict[str, Any]]) -> str:
-    """Returns the table of docs/answers.md: ours, the best plain rival of each graph, and ECE."""
+def page_table(rows: list[dict[str, Any]], *, graphs: bool = True) -> str:
+    """Returns a table of docs/research/answers.md: ours beside the best plain rival, and errors.
+
+    Args:
+        rows: of `run`.
+        graphs: a line for each graph; otherwise the lines below them alone.
+    """
     found: Any = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if "failed" not in row:
             found[row["graph"], row["labels"]][row["system"]].append((row["score"], row["ece"]))
     counts = (*LABELS, SPLIT)
-    head = [f"{'published split' if k == SPLIT else f'{k} a class'}: ours" for k in counts]
-    columns = [name for one in head for name in (one, "best rival", "ECE")]
+    head = ["published split" if k == SPLIT else f"{k} a class" for k in counts]
+    columns = [name for one in head for name in (f"{one}: ours", "best rival")]
     lines = ["| graph | " + " | ".join(columns) + " |", "| --- |" + " --- |" * len(columns)]
-    body: dict[str, list[float]] = {}
-    for graph in sorted({graph for graph, _ in found}):
-        values: list[float] = []
-        for k in counts:
-            mean = {
-                name: (100 * np.mean([s for s, _ in some]), np.mean([e for _, e in some]))
-                for name, some in found[graph, k].items()
-            }
-            best = max((mean[one][0] for one in PLAIN if one in mean), default=np.nan)
-            ours = mean.get("graphcl", (np.nan, np.nan))
-            values += [ours[0], best, ours[1]]
-        body[graph] = values
-    body["mean"] = np.nanmean(list(body.values()), axis=0).tolist()
+    names = sorted({graph for graph, _ in found})
+    scores, errors = np.full((2, len(names), len(counts), 2), np.nan)
+    for place, graph in enumerate(names):
+        for at, k in enumerate(counts):
+            mean = {name: np.mean(some, axis=0) for name, some in found[graph, k].items()}
+            if "graphcl" in mean:
+                best = max((mean[one][0] for one in PLAIN if one in mean), default=np.nan)
+                scores[place, at] = 100 * mean["graphcl"][0], 100 * best
+                errors[place, at, 0] = mean["graphcl"][1]
+    body = dict(zip(names, scores.reshape(len(names), -1), strict=True)) if graphs else {}
+    body["mean"] = np.nanmean(scores, axis=0).ravel()
     for graph, values in body.items():
-        cells = [
-            f"{one:.3f}" if place % 3 == 2 else f"{one:.1f}" for place, one in enumerate(values)
-        ]
-        lines.append(f"| {graph} | {' | '.join(cells)} |".replace("nan", "–"))
+        cells = " | ".join(f"{one:.1f}" for one in values)
+        lines.append(f"| {graph} | {cells} |".replace("nan", "–"))
+    below = (scores[..., 0] < scores[..., 1] - 1).sum(0)
+    of = (~np.isnan(scores).any(-1)).sum(0)
+    cells = " | ".join(f"{one} of {all_} | " for one, all_ in zip(below, of, strict=True))
+    lines.append(f"| graphs over a point below | {cells} |")
+    cells = " | ".join(f"{one:.3f} | " for one in np.nanmean(errors[..., 0], axis=0))
+    lines.append(f"| mean calibration error | {cells} |")
     return "\n" + "\n".join(lines) + "\n\n"
 
 

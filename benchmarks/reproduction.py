@@ -1,4 +1,4 @@
-"""Writes docs/reproduction.md and its pictures from committed rows.
+"""Writes docs/research/reproduction.md and its pictures from committed rows.
 
 usage: python -m benchmarks.reproduction [--check | --statistics]
 
@@ -24,22 +24,20 @@ from graphcl.files.atomic import write_whole
 from graphcl.recipes import load_recipe, recipe_names
 from graphcl.research import output, paper, table2
 from graphcl.research import rows as result_rows
-from graphcl.research.output import markdown_table
 from graphcl.research.rows import Row
 from graphcl.research.studies import STUDIES
-from graphcl.research.studies.study import Study, provenance_text, study_lines
+from graphcl.research.studies.study import Study
 from graphcl.research.table2 import INDUCTIVE, TRANSDUCTIVE, UNSUPERVISED, Cell, assemble, decimals
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results"
-PAGE = ROOT / "docs/reproduction.md"
-IMAGES = ROOT / "docs/images/reproduction"
+PAGE = ROOT / "docs/research/reproduction.md"
+IMAGES = ROOT / "docs/research/images/reproduction"
 EXPLANATIONS = ROOT / "benchmarks/explanations.toml"
 SOURCES = ("accuracy", "baselines", "ppi", "table2")  # how the names of files with scores start
 TOLERANCE = {**dict.fromkeys(TRANSDUCTIVE, 1.5), **dict.fromkeys(INDUCTIVE, 0.015)}
 # Names of systems in the rows of benchmarks.ppi.
 WHAT = {"trained": "graphcl", "random encoder": "random-encoder", "raw features": "raw"}
-MOST_LINES = 40  # of a study's table; a longer one is left out of the page
 
 
 def score_rows(results: Path = RESULTS) -> list[Row]:
@@ -77,7 +75,7 @@ def page(results: Path = RESULTS) -> str:
     cells = assemble(score_rows(results), datasets=list(CATALOGUE), absent=["reddit"])
     explanations = tomllib.loads(EXPLANATIONS.read_text())
     parts = [
-        "# Reproduction",
+        "# The paper's tables",
         "<!-- Made by `python -m benchmarks.reproduction` from rows; not written by hand. -->",
         "The paper's tables with ours beside them, then its other claims as studies. Every number "
         "is made from rows in `benchmarks/results` by `python -m benchmarks.reproduction`; "
@@ -91,11 +89,11 @@ def page(results: Path = RESULTS) -> str:
         _devices(cells, results),
         "### What reproduces, and what does not",
         _verdicts(cells, explanations),
-        "### GraphCL among the systems without labels",
         _standing(cells),
         "## Studies",
         "Test scores of recipes that were chosen on validation; nothing was chosen by what "
-        "follows.",
+        "follows. Means over 3 to 5 seeds. `graphcl reproduce studies` writes every point as a "
+        "table, too.",
         *(_section(study, results, explanations) for study in STUDIES.values()),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -131,20 +129,7 @@ def _devices(cells: list[Cell], results: Path) -> str:
     shown = {cell.dataset for cell in cells if cell.mean is not None}
     rows = [row for row in score_rows(results) if row.get("graph") in shown and "device" in row]
     devices = ", ".join(sorted({row["device"] for row in rows}))
-    return f"Measured on: {devices}. Runs per cell:\n\n{_runs(cells)}"
-
-
-def _runs(cells: list[Cell]) -> str:
-    lines = []
-    for dataset in dict.fromkeys(cell.dataset for cell in cells):
-        counts = [
-            f"{cell.title} {cell.runs}" + (f" ({cell.failed} failed)" if cell.failed else "")
-            for cell in cells
-            if cell.dataset == dataset and cell.mean is not None
-        ]
-        if counts:
-            lines.append(f"- {CATALOGUE[dataset].title}: {', '.join(counts)}")
-    return "\n".join(lines)
+    return f"Measured on: {devices}. The rows have the number of runs of each cell."
 
 
 def _verdicts(cells: list[Cell], explanations: dict[str, Any]) -> str:
@@ -154,23 +139,23 @@ def _verdicts(cells: list[Cell], explanations: dict[str, Any]) -> str:
     within = [cell for cell in judged if cell.within]
     near = [c for c in judged if not c.within and abs(c.difference or 0) <= TOLERANCE[c.dataset]]
     far = [cell for cell in judged if cell not in within and cell not in near]
-    parts = [f"- **Within two standard errors of the paper** ({len(within)}): {_names(within)}."]
-    parts.append(
-        "- **Outside two standard errors or not judged, but within 1.5 points (0.015 of F1)** "
-        f"({len(near)}): {_names(near)}."
-    )
-    parts.append(f"- **Further away** ({len(far)}): {_names(far)}.")
-    explained = []
+    parts = [
+        f"Of the paper's numbers, {len(within)} are within two standard errors, {len(near)} more "
+        f"within 1.5 points (0.015 of F1), and {len(far)} further away: {_names(far)}."
+    ]
+    gaps: dict[tuple[str, str], list[str]] = {}
     for cell in [*far, *(cell for cell in near if cell.method == "graphcl")]:
-        places = decimals(cell.dataset)
-        gap = table2.signed(cell.difference or 0.0, places)
-        name = f"{cell.title} on {CATALOGUE[cell.dataset].title}"
+        gap = table2.signed(cell.difference or 0.0, decimals(cell.dataset))
         found = explanations.get(cell.method, {})
         why = found.get(cell.dataset) or found.get("all") or "No explanation yet."
-        explained.append(f"- {name} ({gap}): {' '.join(why.split())}")
+        where = f"{CATALOGUE[cell.dataset].title} ({gap})"
+        gaps.setdefault((cell.title, " ".join(why.split())), []).append(where)
+    explained = [
+        f"- {title} on {', '.join(places)}: {why}" for (title, why), places in gaps.items()
+    ]
     missing = sum(cell.paper is not None and cell.mean is None for cell in cells)
     if missing:
-        parts.append(f"- **Absent or not measured**: {missing} of the paper's numbers.")
+        parts[0] += f" {missing} are absent or not measured."
     if explained:
         parts += ["", "Our best explanations:", "", *explained]
     return "\n".join(parts)
@@ -186,7 +171,7 @@ def _names(cells: list[Cell]) -> str:
 
 
 def _standing(cells: list[Cell]) -> str:
-    lines = []
+    places = []
     for dataset in dict.fromkeys(cell.dataset for cell in cells):
         found = rank_of("graphcl", cells, dataset)
         rivals = [
@@ -199,13 +184,14 @@ def _standing(cells: list[Cell]) -> str:
         place, tied = found
         with_ = f", tied with {', '.join(tied)}" if tied else ""
         first = max(rivals, key=lambda cell: cell.mean or 0.0)
-        behind = f"; first is {first.title}" if place > 1 else ""
-        title = CATALOGUE[dataset].title
-        lines.append(f"- {title}: place {place} of {len(rivals)}{with_}{behind}")
-    if not lines:
+        behind = f" behind {first.title}" if place > 1 else ""
+        places.append(f"{CATALOGUE[dataset].title} {place} of {len(rivals)}{behind}{with_}")
+    if not places:
         return "Not measured yet."
-    about = "The paper claims the first place on all. Tied: means within two standard errors."
-    return "\n".join([about, "", *lines])
+    return (
+        "The paper claims the first place among its systems without labels on all graphs. Ours: "
+        f"{'; '.join(places)}. Tied would be means within two standard errors."
+    )
 
 
 def rank_of(method: str, cells: Sequence[Cell], dataset: str) -> tuple[int, list[str]] | None:
@@ -243,10 +229,7 @@ def _section(study: Study, results: Path, explanations: dict[str, Any]) -> str:
         return "\n\n".join(parts)
     parts.append(_picture(study.name, study.title, results, measured=True))
     parts.append(FINDINGS[study.name](study.summary(rows)))
-    columns, lines = study_lines(study, rows)
-    if len(lines) <= MOST_LINES:
-        parts.append(markdown_table(columns, lines))
-    parts.append(" ".join([provenance_text(rows), *_around(study, scored)]))
+    parts.append(" ".join(_around(study, scored)))
     comment = explanations.get("study", {}).get(study.name, "")
     parts.append(" ".join(comment.split()))
     return "\n\n".join(part for part in parts if part)

@@ -1,4 +1,4 @@
-"""What parts on several hosts would do at 10^9 nodes, from measured parts; a section of scaling.md.
+"""What parts on several hosts would do at 10^9 nodes, from measured parts; for research/scaling.md.
 
 usage: python -m benchmarks.scaling_model [--write | --check]
 
@@ -30,10 +30,11 @@ from benchmarks.rows import placed, read
 from graphcl.files.atomic import write_whole
 
 RESULTS = Path(__file__).parent / "results"
-PAGE = Path(__file__).parents[1] / "docs/scaling.md"
+FILES = ("parts_on_hosts.jsonl", "parts_training.jsonl")
+PAGE = Path(__file__).parents[1] / "docs/research/scaling.md"
 BEGIN, END = "<!-- model -->\n", "<!-- end model -->"
 NODES, EDGES, FEATURES, DIM = 10**9, 2 * 10**10, 64, 128
-WORLDS, WIRES = (4, 16, 64), (25, 100)  # processes, one on each host; Gbit/s
+WORLDS, WIRES = (4, 64), (25,)  # processes, one on each host; Gbit/s
 SEEDS, FAN_OUT = 512, (10, 10, 10)  # of a process and step
 NUMBER, ID, CHILD = 4, 8, 4  # bytes of a feature, of a node's number, of one that was drawn
 ALLOWED = 0.25
@@ -247,6 +248,16 @@ def checked_training(measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
+def agreement(measured: list[dict[str, Any]], training: list[dict[str, Any]]) -> str:
+    """Returns how far the model is from the measurements, in words."""
+    parts = []
+    for what, rows in (("embedding", checked(measured)), ("a step", checked_training(training))):
+        off = [100 * (row["modelled"] / row["measured"] - 1) for row in rows]
+        if off:
+            parts.append(f"{what} {min(off):+.0f} to {max(off):+.0f} % ({len(off)} rows)")
+    return f"{', '.join(parts) or 'no row yet'}."
+
+
 def cut_shares(measured: list[dict[str, Any]]) -> dict[tuple[str, int], float]:
     """Returns the share of cut edges by order and number of parts."""
     return {(row["order"], row["parts"]): row["cut_share"] for row in measured}
@@ -344,18 +355,10 @@ def embedding_table(measured: list[dict[str, Any]]) -> list[str]:
 
 def text() -> str:
     """Returns the section's tables."""
-    path, steps = RESULTS / "parts_on_hosts.jsonl", RESULTS / "parts_training.jsonl"
-    measured = read(path) if path.exists() else []
-    training = read(steps) if steps.exists() else []
+    measured, training = (read(RESULTS / name) for name in FILES)
     lines = [
         "The model beside measurements, as hosts on one machine with two cores, which others used "
-        "at the same time:",
-        "",
-        *check_table(measured, training),
-        "",
-        "Boundaries of the graphs that were measured, of degree 20, beside the formula:",
-        "",
-        *boundary_table(measured),
+        "at the same time: " + agreement(measured, training),
         "",
         f"**Training** at N = 10⁹, 2·10¹⁰ edges, {FEATURES} features: {SEEDS} seeds per process "
         f"and step, neighbourhoods of {'-'.join(map(str, FAN_OUT))}, no cache.",
@@ -385,7 +388,8 @@ def main() -> None:
     elif given.check:
         sys.exit(int(page() != PAGE.read_text()))
     else:
-        print(text())
+        measured, training = (read(RESULTS / name) for name in FILES)
+        print(text(), *check_table(measured, training), "", *boundary_table(measured), sep="\n")
 
 
 if __name__ == "__main__":

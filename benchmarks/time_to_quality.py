@@ -8,7 +8,7 @@ steps is that of its length. The last length of a system is its default. Nothing
 the machine. Before the first row of a system on a graph, one step is trained and thrown away: what
 is compiled once is not counted. The protocol and the rows are those of `benchmarks.gallery`; rows
 that are there are not computed again. `python -m benchmarks.gallery --page` shows what is committed
-in docs/gallery.md.
+in docs/research/gallery.md.
 """
 
 import argparse

@@ -24,7 +24,7 @@ the wall and of the processor.
 `aligned`: four fifths of a graph's nodes, drawn at random, are trained on; a classifier learns from
 half of them. Then the rest of the nodes is added, and the run is trained on for a share of its
 epochs (`--more`). Rows have the classifier's accuracy on the other half before and after, with the
-alignment and without it. `page` writes the tables of docs/updating.md from the committed rows; with
+alignment and without it. `page` writes the tables of docs/research/speed.md from the rows; with
 `--check` it compares and writes nothing.
 """
 
@@ -55,7 +55,7 @@ from graphcl.runs.files import read_embeddings
 CPU = torch.device("cpu")
 DEGREE, WINDOW, FEATURES, DIM, LAYERS = 20, 2000, 64, 128, 2
 GRAPHS = ("cora_ml", "amazon_photo", "nba", "wisconsin")
-PAGE = Path(__file__).parents[1] / "docs/updating.md"
+PAGE = Path(__file__).parents[1] / "docs/research/speed.md"
 RESULTS = Path(__file__).parent / "results/update.jsonl"
 
 

@@ -1,4 +1,4 @@
-"""The tables of docs/updating.md, made from the rows of `benchmarks.update`."""
+"""The tables of docs/research/speed.md, made from the rows of `benchmarks.update`."""
 
 from typing import Any
 
@@ -17,7 +17,6 @@ def page(text: str, found: list[Any]) -> str:
 
     tables_of = {
         "speed": _speed_table([row for row in of("speed") if "second" in row]),
-        "commands": _commands_table(of("commands")),
         "aligned": _aligned_table(of("aligned")),
     }
     for name, table in tables_of.items():
@@ -27,38 +26,17 @@ def page(text: str, found: list[Any]) -> str:
 
 def _speed_table(found: list[Any]) -> str:
     lines = [
-        "| links that lead anywhere | update | embedded again | embedding | whole update | "
-        "embedding all anew, writing | times faster | processor seconds | times less | written | "
-        "difference |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| links that lead anywhere | update | embedded again | whole update | all anew, and "
+        "writing | times faster | times less of the processor | written |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     lines += [
         f"| {100 * row['anywhere']:g} % | {'second' if row['second'] else 'first'} | "
-        f"{row['embedded']:,} | {row['seconds']['embedding']:.2f} s | "
-        f"{row['update_seconds']:.2f} s | {row['anew_seconds']:.1f} + "
+        f"{row['embedded']:,} | {row['update_seconds']:.2f} s | {row['anew_seconds']:.1f} + "
         f"{row['anew_write_seconds']:.1f} s | {row['times_faster']:.1f} | "
-        f"{row['processor_seconds']['update']:.1f}, {row['processor_seconds']['anew']:.1f} | "
-        f"{row['times_less_work']:.1f} | "
-        f"{row['version_bytes'] / 1e6:,.0f} MB | {row['largest_difference']:g} |"
+        f"{row['times_less_work']:.1f} | {row['version_bytes'] / 1e6:,.0f} MB |"
         for row in sorted(found, key=lambda row: (row["anywhere"], row["second"]))
     ]
-    return "\n".join(lines) + "\n"
-
-
-def _commands_table(found: list[Any]) -> str:
-    columns = ("first update", "second update", "from a store", "from parquet", "from csv")
-    lines = [
-        "| links that lead anywhere | first `update` | second `update` | `embed` from a store | "
-        "from Parquet | from CSV | of these, to import torch |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for row in sorted(found, key=lambda row: row["anywhere"]):
-        wall, busy = row["wall_seconds"], row["processor_seconds"]
-        cells = [
-            f"{wall[key]:.1f} ({busy[key]:.1f}) s" if key in wall else "–"
-            for key in (*columns, "import torch")
-        ]
-        lines.append(f"| {100 * row['anywhere']:g} % | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

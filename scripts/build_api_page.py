@@ -1,21 +1,15 @@
-"""Writes docs/api.md from the docstrings of the public names.
+"""Makes the API page from the docstrings of the public names, when the site is built.
 
-usage: python scripts/build_api_page.py [--check]
-
-``--check`` writes nothing, and exits with 1 if the page does not match the docstrings.
+usage: python scripts/build_api_page.py > api.md
 """
 
 import inspect
 import re
-import sys
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import graphcl
-from graphcl.files.atomic import write_whole
 
-PAGE = Path(__file__).parents[1] / "docs/api.md"
 PUBLIC = (
     "GraphCL",
     "Recipe",
@@ -58,8 +52,6 @@ OTHERS = (
 )
 INTRODUCTION = """\
 # API
-
-<!-- Written by scripts/build_api_page.py from the docstrings; do not edit. -->
 
 `import graphcl` gives the names of the first part; they are kept stable. The second part describes
 what they take and return. Every error that is raised on purpose is a `GraphCLError`.
@@ -155,12 +147,5 @@ def _code(match: re.Match[str]) -> str:
     return f":\n\n```text\n{inspect.cleandoc(match[1])}\n```\n\n"
 
 
-def main() -> None:
-    """Writes the page, or only compares it with ``--check``."""
-    if "--check" in sys.argv[1:]:
-        sys.exit(0 if PAGE.read_text() == page() else f"{PAGE} is stale: python {sys.argv[0]}")
-    write_whole(PAGE, page())
-
-
 if __name__ == "__main__":
-    main()
+    print(page(), end="")

@@ -90,7 +90,8 @@ def pytest_sessionfinish():
 def pytest_terminal_summary(terminalreporter):
     if importlib.util.find_spec("pyspark") is None:
         terminalreporter.write_line(
-            "pyspark is not installed: the Spark job of docs/spark.md was SKIPPED", yellow=True
+            "pyspark is not installed: the Spark job of docs/operate/spark.md was SKIPPED",
+            yellow=True,
         )
     if not os.environ.get("GRAPHCL_DATA"):
         terminalreporter.write_line(

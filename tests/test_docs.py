@@ -1,7 +1,8 @@
 """The documentation keeps its word: its commands and snippets run, its links lead somewhere.
 
-Every fence of docs/*.md names its language. Blocks of a page run from top to bottom in one empty
-folder. A comment on the line above a block says what is done with it:
+Every fence of docs/ names its language. Blocks of a page run from top to bottom in one
+folder, which holds the tables of examples/ and of examples/shop and nothing else. A comment on
+the line above a block says what is done with it:
 
     <!-- file: NAME -->          the block is a file; it is written under that name
     <!-- test: epochs=2 -->      recipe keys that the test sets so that it is quick (a ``--set`` at
@@ -14,19 +15,22 @@ folder. A comment on the line above a block says what is done with it:
 import contextlib
 import importlib.util
 import io
+import json
 import re
 import shlex
+import shutil
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+import graphcl
 from graphcl.cli.main import load_command, run
 from graphcl.recipes.recipe import load_recipe, recipe_keys
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
 LANGUAGES = {"bash", "console", "python", "csv", "toml", "text", "math", "yaml", "bibtex"}
 _FENCE = re.compile(
     r"(?:^<!-- (file|test|not run): ([^\n]*?) -->\n)?^```(\w*)\n(.*?)^```$",
@@ -117,13 +121,22 @@ def run_python(block, names):
 
 @pytest.fixture
 def quick(tmp_path, monkeypatch):
-    """An empty folder, a probe that chooses its strength on fewer splits, and plain maps."""
+    """A folder with the example tables, a probe that chooses on fewer splits, and plain maps."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").mkdir()
+    for table in (ROOT / "examples").glob("*.csv"):
+        shutil.copy(table, tmp_path / "examples")
+    for table in (ROOT / "examples/shop").glob("*.csv"):
+        shutil.copy(table, tmp_path)
     monkeypatch.setattr("graphcl.reporting.projection.FEWEST", 10**9)  # points that UMAP needs
     monkeypatch.setattr("graphcl.evaluation.probe.REDRAWN", 1)
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def place(path):
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("path", PAGES, ids=place)
 def test_a_page_does_what_it_says(path, quick):
     names = {}
     for block in blocks(path):
@@ -140,7 +153,7 @@ def test_a_page_does_what_it_says(path, quick):
             run_python(block, names)
 
 
-@pytest.mark.parametrize("path", [*PAGES, ROOT / "README.md"], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*PAGES, ROOT / "README.md"], ids=place)
 def test_fences_and_comments_are_understood(path):
     text = path.read_text()
     assert text.count("\n```") == 2 * len(blocks(path)), "a fence is not closed, or indented"
@@ -160,7 +173,7 @@ def anchors(path):
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("path", [*PAGES, ROOT / "README.md"], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*PAGES, ROOT / "README.md"], ids=place)
 def test_links_lead_somewhere(path):
     for target in re.findall(r"\]\((?!http)([^)\s]+)\)", path.read_text()):
         file, _, anchor = target.partition("#")
@@ -171,9 +184,9 @@ def test_links_lead_somewhere(path):
 
 
 def test_links_into_the_code_name_what_is_there():
-    """In how-it-works.md, [`name`](../src/….py) means that the file defines `name`."""
-    page = (ROOT / "docs/how-it-works.md").read_text()
-    found = re.findall(r"\[`([\w.]+)`\]\(\.\./(src/[\w/]+\.py)\)", page)
+    """In how-it-works.md, [`name`](../../src/….py) means that the file defines `name`."""
+    page = (ROOT / "docs/research/how-it-works.md").read_text()
+    found = re.findall(r"\[`([\w.]+)`\]\(\.\./\.\./(src/[\w/]+\.py)\)", page)
     assert len(found) > 20
     for name, file in found:
         source = (ROOT / file).read_text()
@@ -184,7 +197,7 @@ def test_links_into_the_code_name_what_is_there():
 
 
 def test_the_page_of_parameters_has_every_key_with_its_default():
-    page = (ROOT / "docs/parameters.md").read_text()
+    page = (ROOT / "docs/use/parameters.md").read_text()
     rows = dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", page, flags=re.MULTILINE))
     default = load_recipe("default")
     assert rows == {key: _as_toml(getattr(default, key)) for key in recipe_keys()}
@@ -194,17 +207,61 @@ def _as_toml(value):
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def test_the_api_page_is_that_of_the_docstrings():
-    spec = importlib.util.spec_from_file_location("page", ROOT / "scripts/build_api_page.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    assert script.PAGE.read_text() == script.page(), "python scripts/build_api_page.py"
+def script(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"scripts/{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def test_every_page_is_in_the_index():
-    index = (ROOT / "docs/README.md").read_text()
+def test_the_api_page_names_every_public_thing():
+    page = script("build_api_page").page()
+    headings = set(re.findall(r"^## `graphcl\.(\w+)`$", page, flags=re.MULTILINE))
+    assert headings == set(graphcl.__all__)
+    for thing in (graphcl.GraphCL, graphcl.Run, graphcl.Graph):
+        ours = [one for one in thing.__mro__ if one.__module__.startswith("graphcl.")]
+        for member in {key for one in ours for key, value in vars(one).items() if callable(value)}:
+            if not member.startswith("_") and getattr(thing, member).__doc__:
+                assert f"### `{thing.__name__}.{member}`" in page
+
+
+def test_every_page_is_in_the_index_and_in_the_site():
+    index, site = (ROOT / "docs/README.md").read_text(), (ROOT / "mkdocs.yml").read_text()
     for path in PAGES:
-        assert path.name == "README.md" or f"]({path.name})" in index, path.name
+        page = path.relative_to(ROOT / "docs").as_posix()
+        assert page in site
+        assert page == "README.md" or f"]({page})" in index, page
+
+
+# What scripts of benchmarks/ write: tables between marks, and whole pages.
+MADE = re.compile(
+    r"<!-- (?:rows|table): [\w-]+ -->.*?<!-- end(?: of rows)? -->"
+    r"|<!-- (?:criteria|today|estimate) -->.*?<!-- end -->"
+    r"|<!-- (model|hosts|training hosts|faults) -->.*?<!-- end \1 -->"
+    r"|<!-- days: begin -->.*?<!-- days: end -->",
+    re.DOTALL,
+)
+WHOLLY = ("gallery.md", "reproduction.md", "precision.md")
+
+
+def test_what_is_written_by_hand_has_at_most_25000_words():
+    by_hand = [path for path in PAGES if path.name not in WHOLLY]
+    counts = {
+        path: len(MADE.sub("", path.read_text()).split()) for path in [*by_hand, ROOT / "README.md"]
+    }
+    assert sum(counts.values()) <= 25_000
+    assert counts[ROOT / "README.md"] <= 700
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.ipynb")), ids=lambda p: p.stem)
+def test_notebooks_run(path, quick):
+    for table in Path("examples").glob("*.csv"):
+        shutil.copy(table, ".")
+    found = json.loads(path.read_text())
+    for cell in found["cells"]:
+        if cell["cell_type"] == "code":
+            cell["source"] = [re.sub(r"\bepochs=\d+", "epochs=2", line) for line in cell["source"]]
+    assert any(script("run_notebooks").executed(found))
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.stem)

@@ -1,4 +1,4 @@
-"""The commands of docs/scaling.md for many machines, run on one: two processes in place of many.
+"""The commands of docs/operate/scaling.md for many machines, on one: two processes for many.
 
 They are taken from the page as they are. Numbers of machines and processes, addresses and paths are
 changed. Programs that start others are stand-ins: Slurm's know one host, and torchrun's says how it
@@ -24,7 +24,7 @@ from tests.conftest import random_graph
 from tests.groups import command
 from tests.test_docs import blocks
 
-PAGE = Path(__file__).parents[1] / "docs/scaling.md"
+PAGE = Path(__file__).parents[1] / "docs/operate/scaling.md"
 QUICK = "--set epochs=1 --set dim=8"
 SLURM = {"SLURM_NNODES": "1", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node[1-4]"}
 STAND_INS = {
@@ -101,7 +101,7 @@ def started(text, folder):
 
 def test_every_block_starts_what_runs_in_two_processes(made, tmp_path, monkeypatch):
     texts, done = shown(), []
-    assert len(texts) == 10
+    assert len(texts) == 8
     for number, text in enumerate(texts):
         here = tmp_path / str(number)
         shutil.copytree(made, here)

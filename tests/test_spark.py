@@ -14,7 +14,7 @@ from graphcl.graphs.graph import Graph
 from graphcl.store.header import read_store
 from tests.test_docs import blocks
 
-PAGE = Path(__file__).parents[1] / "docs/spark.md"
+PAGE = Path(__file__).parents[1] / "docs/operate/spark.md"
 
 
 def built(*options):

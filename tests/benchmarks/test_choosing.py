@@ -25,7 +25,7 @@ def test_regret_is_the_distance_to_the_best_trial_and_priors_leave_the_family_ou
         row("nba", "gcn", 0.6, own=0.2),
     ]
     groups = choosing.grouped(found)
-    line = choosing._line("own", groups, choosing.CRITERIA["own features told"])
+    line = choosing._line("own", groups, choosing.CRITERIA["predicts own features"])
     # wisconsin: residual is picked; chameleon: the first; nba: gcn, for default has collapsed.
     assert line["regret"] == pytest.approx(fmean([0.2, 0.6, 0.2]))
     assert line["below"] == 1

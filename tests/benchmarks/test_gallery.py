@@ -197,7 +197,7 @@ def test_a_variant_of_the_former_default_is_compared_on_the_graphs_it_has(monkey
 
 def test_the_page_is_that_of_the_rows(tmp_path, monkeypatch):
     call(monkeypatch, "--page", "--docs", tmp_path)
-    assert (tmp_path / "gallery.md").read_text() == Path("docs/gallery.md").read_text()
+    assert (tmp_path / "gallery.md").read_text() == Path("docs/research/gallery.md").read_text()
     assert (tmp_path / "images/gallery.png").read_bytes().startswith(b"\x89PNG")
     known = [*gallery_page.FORMER_OTHERS, *gallery_page.ABLATIONS]
     assert [system.label for system in read_systems(known)] == known

@@ -1,4 +1,4 @@
-"""The numbers in docs/scaling.md are those of the committed rows; the script runs."""
+"""The numbers in docs/research/scaling.md are those of the committed rows; the script runs."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ def found(case, order=None):
 
 
 def test_the_page_has_the_numbers_of_the_rows():
-    page = (ROOT / "docs/scaling.md").read_text()
+    page = (ROOT / "docs/research/scaling.md").read_text()
     for order in parts.ORDERS:
         divided, embedded = found("partition", order), found("embed, in parts", order)
         line = (

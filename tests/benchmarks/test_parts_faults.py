@@ -1,4 +1,4 @@
-"""The numbers in docs/scaling.md are those of the committed rows: the same weights, always."""
+"""The numbers in docs/research/scaling.md are those of the rows: the same weights, always."""
 
 from pathlib import Path
 
@@ -13,7 +13,9 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_page_has_the_numbers_of_the_rows():
     rows = list(read(RESULTS))
-    assert "\n".join(table(rows)) in (ROOT / "docs/scaling.md").read_text(), "print it with --table"
+    assert "\n".join(table(rows)) in (ROOT / "docs/research/scaling.md").read_text(), (
+        "print it with --table"
+    )
 
 
 def test_no_fault_changed_the_weights():

@@ -1,4 +1,4 @@
-"""The numbers in docs/scaling.md are those of the committed rows; the script runs on two hosts."""
+"""The numbers in docs/research/scaling.md are those of the rows; the script runs on two hosts."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ WHY = why_not()
 
 
 def test_the_page_has_the_numbers_of_the_rows():
-    page = (ROOT / "docs/scaling.md").read_text()
+    page = (ROOT / "docs/research/scaling.md").read_text()
     rows = list(read(ROOT / "benchmarks/results/parts_on_hosts.jsonl"))
     assert "\n".join(host_table(rows)) in page, "print it with --table"
 

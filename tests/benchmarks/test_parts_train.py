@@ -1,4 +1,4 @@
-"""The numbers in docs/scaling.md are those of the rows; a process can be started alone."""
+"""The numbers in docs/research/scaling.md are those of the rows; a process can be started alone."""
 
 import json
 import sys
@@ -23,7 +23,7 @@ def least_work(case):
 
 
 def test_the_page_has_the_numbers_of_the_rows():
-    page = (ROOT / "docs/scaling.md").read_text()
+    page = (ROOT / "docs/research/scaling.md").read_text()
     for order in ("neighbours", "hash"):
         plain, cached = found(order, cached=False), found(order, cached=True)
         worst = max(plain["loss_difference"], cached["loss_difference"])

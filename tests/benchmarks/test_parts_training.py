@@ -1,4 +1,4 @@
-"""The numbers in docs/scaling.md are those of the committed rows; the script runs on two hosts."""
+"""The numbers in docs/research/scaling.md are those of the rows; the script runs on two hosts."""
 
 import json
 import sys
@@ -16,7 +16,9 @@ WHY = why_not()
 
 def test_the_page_has_the_numbers_of_the_rows():
     rows = list(read(RESULTS))
-    assert "\n".join(table(rows)) in (ROOT / "docs/scaling.md").read_text(), "print it with --table"
+    assert "\n".join(table(rows)) in (ROOT / "docs/research/scaling.md").read_text(), (
+        "print it with --table"
+    )
 
 
 def test_hosts_of_a_third_of_the_store_train_as_one_process_does():

@@ -129,6 +129,6 @@ def test_the_committed_rows_are_within_a_quarter_of_the_model(file, checked):
 
 
 def test_the_page_is_that_of_the_rows():
-    assert model.page() == (ROOT / "docs/scaling.md").read_text(), (
+    assert model.page() == (ROOT / "docs/research/scaling.md").read_text(), (
         "python -m benchmarks.scaling_model --write"
     )

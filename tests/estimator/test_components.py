@@ -264,8 +264,8 @@ def test_a_fault_of_a_shipped_part_stays_a_bug(graph, recipe, monkeypatch):
 
 
 def test_the_pages_parts_train_on_words_and_on_numbers(graph):
-    """docs/own-parts.md, on a sparse graph and on a dense one."""
-    page = Path("docs/own-parts.md").read_text()
+    """docs/use/own-parts.md, on a sparse graph and on a dense one."""
+    page = Path("docs/use/own-parts.md").read_text()
     first, second = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[:2]
     names: dict[str, object] = {}
     exec(first.partition("graph = ")[0], names)  # noqa: S102 (our own page)

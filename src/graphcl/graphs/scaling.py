@@ -4,9 +4,9 @@ The rules, by the values in the training rows (constants below):
 
 - *Words*: columns of zeros and ones, or of zeros in at least half of the rows and positive values
   of about the same size otherwise. If there are many of them, and a row has several, they are a bag
-  of words: each row's words are divided by the root of their sum of squares, as ``unit`` does, so
-  that the words of a row together have the size of one number. Words of that size that more rows
-  have belong to it too, if they are counts where the others are.
+  of words: each row's words are divided by the root of their sum of squares, as ``unit`` does.
+  Words of that size that more rows have belong to it too, if they are counts where the others are.
+  In a table that has numbers as well, the words of a row together weigh as much as all of these.
 - *Codes*: columns of zeros and ones that are not words stay as they are.
 - *Constants* become 0.
 - *Numbers*: all other columns. Each is shifted by its mean and divided by its deviation, and what
@@ -227,6 +227,7 @@ def scale_columns(tables: Sequence[Rows], share: Share = ALONE) -> ColumnScaling
     if len(numbers):
         found = _numbers(tables, facts, numbers, share)
         kind[numbers], unit[numbers], shift[numbers], factor[numbers] = found
+    factor[kind == WORD] = np.sqrt(max(1, np.isin(kind, (NUMBER, LOGARITHM)).sum()))
     factor[kind == CONSTANT] = 0
     for array in (unit, shift):
         array[kind == CONSTANT] = 0

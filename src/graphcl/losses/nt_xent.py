@@ -106,12 +106,12 @@ def nt_xent(h1: Tensor, h2: Tensor, temperature: float = 0.5, *, precision: str 
         temperature: τ > 0.
         precision: precision of the operands of the products on a CUDA GPU: ``bf16`` (16 bits, the
             choice of ``auto`` there), ``tf32`` or ``float32``; sums are always float32. On a CPU,
-            and for float64 inputs, the inputs' own precision is used. docs/precision.md has the
-            errors of each.
+            and for float64 inputs, the inputs' own precision is used. The errors of each are in
+            docs/research/precision.md.
 
     Returns:
         The loss, a scalar; differentiable once. Differentiating its gradient, as a gradient penalty
-        does, raises a `ParameterError`; docs/how-it-works.md has the loss in plain PyTorch.
+        does, raises a `ParameterError`; docs/research/how-it-works.md has it in plain PyTorch.
 
     Differs from the paper: the paper does not define the cosine with an all-zero row. Here it is
     0, and no gradient flows into such a row.
@@ -284,7 +284,7 @@ class _Once(torch.autograd.Function):
     def backward(ctx: Any, *_: Tensor) -> Tensor:  # noqa: ARG004
         raise ParameterError(
             "nt_xent: its gradient cannot be differentiated again, as a gradient penalty does; "
-            "write the loss in plain PyTorch for that, as docs/how-it-works.md does"
+            "write the loss in plain PyTorch for that, as docs/research/how-it-works.md does"
         )
 
 
