@@ -3,8 +3,7 @@
 usage: python -m benchmarks.gallery --out ROWS.jsonl [--systems raw graphcl:encoder=residual ...]
            [--graphs wisconsin actor ...] [--folder FOLDER] [--runs 3] [--labels 20 5]
            [--device cuda] [--lanes 4] [--workers 8] [--budget SECONDS]
-       python -m benchmarks.gallery --page [--out benchmarks/results/gallery.jsonl]
-           [--docs docs/research]
+       python -m benchmarks.gallery --page [--docs docs/research]
 
 `graphcl compare` is the same for a user. There is one row per graph, system, seed and regime (the
 graph's splits, and each of `--labels`), appended as it finishes; rows that are already in
@@ -14,7 +13,7 @@ each other, the largest graphs first; trees grow in `--workers` processes. No tr
 `--budget` seconds. The graphs are those of FOLDER, by default ``graphs/`` in the folder
 GRAPHCL_DATA names.
 
-`--page` writes gallery.md and images/gallery.png from the rows, and trains nothing.
+`--page` writes gallery.md and its pictures from the committed rows, and trains nothing.
 """
 
 import argparse
@@ -23,37 +22,21 @@ import time
 from functools import partial
 from pathlib import Path
 
-from benchmarks import time_to_quality
-from benchmarks.gallery_page import FORMER, FORMER_RESIDUAL, write_page
+from benchmarks.gallery_page import CLOTHED, TITLES, write_page
 from graphcl.datasets import graph_files, read_gallery_graph
 from graphcl.devices import resolve_device
-from graphcl.research import comparison, rows
+from graphcl.research import comparison
 from graphcl.research.comparison import compare, read_systems
 from graphcl.research.rows import Progress
 
-SYSTEMS = (
-    "raw",
-    "propagation",
-    "random-encoder",
-    "deepwalk-features",
-    "ep-b",
-    "dgi",
-    "grace",
-    "bgrl",
-    "cca-ssg",
-    "graphmae",
-    "trees",
-    "graphcl",
-    FORMER,
-    FORMER_RESIDUAL,
-)
+SYSTEMS = (*TITLES, *CLOTHED)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path)
     parser.add_argument("--systems", nargs="+", default=list(SYSTEMS))
     parser.add_argument("--graphs", nargs="+")
     parser.add_argument("--folder", type=Path)
@@ -67,11 +50,10 @@ def main() -> None:
     parser.add_argument("--docs", type=Path, default=Path("docs/research"))
     options = parser.parse_args()
     if options.page:
-        found = rows.read(options.out)
-        if not found:
-            raise SystemExit(f"{options.out}: holds no rows")
-        write_page(found, options.docs, rows.read(time_to_quality.RESULTS))
+        write_page(options.docs)
         return
+    if options.out is None:
+        parser.error("--out ROWS.jsonl is missing")
     folder = options.folder or Path(os.environ.get("GRAPHCL_DATA", ".")) / "graphs"
     files = graph_files(folder)
     largest = sorted(options.graphs or files, key=lambda name: -files[name].stat().st_size)

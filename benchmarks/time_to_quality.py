@@ -132,6 +132,14 @@ def _earlier(found: Sequence[Row]) -> list[str]:
     ]
 
 
+def _former(found: Sequence[Row]) -> list[str]:
+    """Says that `default` is a former one, if no row has what today's has."""
+    settings: list[Any] = [row["settings"] for row in found if row["system"] == "graphcl"]
+    if any("smoothed_features" in one for one in settings):
+        return []
+    return ["`default` is the former one: 200 steps, no smoothed features, and its probe."]
+
+
 def draw(found: Sequence[Row]) -> Any:
     """Draws a panel per device and graph: score by seconds, a line per system."""
     points = curves(found)
@@ -172,6 +180,7 @@ def section(found: Sequence[Row]) -> str:
             "`python -m benchmarks.time_to_quality`. The last point of a line is the system's",
             "default, of DGI and BGRL a small part of it. The table has the best point of each",
             "rival, and when `default` has passed it. *CPU* is two cores of a server's Xeon.",
+            *_former(found),
             *_earlier(found),
             "",
             "![Score against seconds of training](images/time_to_quality.png)",

@@ -1,10 +1,13 @@
+import json
 import sys
 from pathlib import Path
+from statistics import fmean, median
 
 import numpy as np
 import pytest
+from scipy.stats import wilcoxon
 
-from benchmarks import gallery, gallery_page, time_to_quality
+from benchmarks import gallery, gallery_page
 from graphcl.research import rows
 from graphcl.research.comparison import read_systems
 from tests.conftest import random_graph
@@ -25,8 +28,8 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_rows_then_a_page_with_its_picture(folder, monkeypatch, capsys):
-    out, docs = folder / "rows.jsonl", folder / "docs"
+def test_rows_that_are_there_are_not_computed_again(folder, monkeypatch, capsys):
+    out = folder / "rows.jsonl"
     monkeypatch.setenv("GRAPHCL_DATA", str(folder))
     systems = ["--systems", "raw", "random-encoder:dim=4"]
     call(monkeypatch, "--out", out, *systems, "--runs", "2", "--device", "cpu")
@@ -34,15 +37,6 @@ def test_rows_then_a_page_with_its_picture(folder, monkeypatch, capsys):
     before = out.read_bytes()
     call(monkeypatch, "--out", out, *systems, "--runs", "2", "--device", "cpu")
     assert out.read_bytes() == before
-    call(monkeypatch, "--page", "--out", out, "--docs", docs)
-    page = (docs / "gallery.md").read_text()
-    assert page.startswith("# Out of the box on many graphs\n")
-    assert "![Score per graph and system](images/gallery.png)" in page
-    columns = next(line for line in page.splitlines() if line.startswith("| Graph | Score |"))
-    assert sorted(columns[18:-2].split(" | ")) == ["random-encoder:dim=4", "raw"]
-    scores = [row["score"] for row in rows.read(out) if row["graph"] == "first"]
-    assert f"{100 * scores[0]:.1f}" in page
-    assert (docs / "images/gallery.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_some_graphs_within_a_budget(folder, monkeypatch):
@@ -69,9 +63,10 @@ def test_few_labels_in_lanes_the_largest_graph_first(folder, monkeypatch, capsys
     assert not any("failed" in row for row in found)
 
 
-def test_a_page_needs_rows(tmp_path, monkeypatch):
-    with pytest.raises(SystemExit, match="holds no rows"):
-        call(monkeypatch, "--page", "--out", tmp_path / "none.jsonl", "--docs", tmp_path)
+def test_rows_need_a_file(monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        call(monkeypatch, "--systems", "raw")
+    assert "--out ROWS.jsonl is missing" in capsys.readouterr().err
 
 
 def test_the_systems_are_known():
@@ -79,68 +74,130 @@ def test_the_systems_are_known():
 
 
 def row(graph, system, score, seed=0, **other):
-    plain = {"metric": "accuracy", "train_seconds": 1.0}
+    plain = {"metric": "accuracy", "train_seconds": 1.0, "device": "GPU", "commit": "c0ffee"}
     return {"graph": graph, "system": system, "seed": seed, "score": score, **plain, **other}
 
 
-FOUND = [
-    row("wisconsin", "raw", 0.5, runs_identical=True),
-    row("nba", "raw", 0.7, runs_identical=True),
-    row("wisconsin", "graphcl", 0.8),
-    row("wisconsin", "graphcl", 0.6, seed=1),
-    row("nba", "graphcl", 0.68),
-    row("wisconsin", "dgi", 0.65),
-    row("nba", "dgi", None, failed="no memory"),
-    row("wisconsin", "graphcl:layers=3", 0.6),
-    row("nba", "graphcl:layers=3", 0.9),
-]
+NAMES = "abcdefghij"
 
 
-def test_systems_are_compared_on_all_graphs_and_the_others_are_said():
-    table = gallery_page.overall_table(FOUND).splitlines()
-    # 0.7 and 0.68: best on one, and two points below raw on the other.
-    assert table[2] == "| **GraphCL, default** | **69.0** | **1.0** | **1** | **1–2** |"
-    assert table[3] == "| raw | 60.0 | 10.0 | – | – |"
-    assert len(table) == 4
-    (note,) = gallery_page.partial(FOUND)
-    assert note == (
-        "DGI was run on 1 of the graphs: 65.0, where `default` has 70.0 and the raw features 50.0."
-    )
-
-
-def test_the_table_says_who_chose_what_carries_the_mean_and_how_wide_each_one_is():
-    ours, theirs = {"settings": {"dim": 1024}}, {"settings": {"dim": 256}}
-    found = [
-        *(row(name, "raw", 0.5) for name in "abc"),
-        *(
-            row(name, "graphcl", score, **ours)
-            for name, score in zip("abc", (0.9, 0.62, 0.6), strict=True)
-        ),
-        *(
-            row(name, "dgi", score, **theirs)
-            for name, score in zip("abc", (0.6, 0.61, 0.61), strict=True)
-        ),
-        *(row(name, "grace", 0.4, settings={"dim": 128}) for name in "abc"),
+def made(names, **systems):
+    """One row per graph and system, a score for each graph."""
+    return [
+        row(name, system, score)
+        for system, each in systems.items()
+        for name, score in zip(names, each, strict=False)
     ]
-    told = gallery_page.honestly(found)
-    assert told.startswith("`default` was chosen on these graphs")
-    assert "Against DGI, the best rival: +10.0 points on the mean and +1.0 on the median" in told
-    assert "ahead on 2 of 3" in told
-    assert "ours 1,024 numbers, rivals' 128 to 256" in told
-    assert "GraphCL 0." not in Path("README.md").read_text()  # a version that is this one
 
 
-def test_a_variant_is_compared_on_the_graphs_it_has():
-    assert "| three layers | `layers=3` | 2 | +6.0 | 0 (1) |" in gallery_page.ablations(FOUND)
-    lines = gallery_page.left_out(FOUND).splitlines()
+DEV = [
+    *made(NAMES[:5], raw=[0.5] * 5, graphcl=[0.9, 0.8, 0.7, 0.48, 0.6], dgi=[0.6] * 5),
+    row("a", "graphcl", 0.7, seed=1, settings={"dim": 1024}),
+    *made("ab", grace=[0.5, 0.9]),
+    row("c", "grace", None, failed="no memory"),
+]
+TEST = made(NAMES[5:], raw=[0.4] * 5, graphcl=[0.5, 0.6, 0.7, 0.8, 0.9], dgi=[0.55] * 4)
+BOTH = (DEV, TEST)
+
+
+def test_a_table_has_the_systems_with_most_graphs_and_the_graphs_that_all_have():
+    assert gallery_page.complete(BOTH) == ["graphcl", "dgi", "raw"]
+    assert gallery_page.common(BOTH, None) == [list("abcde"), list("fghi")]
+    ours, dgi, raw = gallery_page.overview(BOTH, None).splitlines()[2:]
+    # 0.8, 0.8, 0.7, 0.48 and 0.6; two points below raw on one. On f to i 0.5 to 0.8.
+    cells = ["GraphCL, `default`", "1,024", "67.6", "70.0", "65.0", "65.0", "–", "–", "1; 0", "1.0"]
+    assert ours == "| " + " | ".join(f"**{cell}**" for cell in cells) + " |"
+    assert dgi.startswith("| DGI | – | 60.0 | 60.0 | 55.0 | 55.0 | 3 of 5; 3 of 4 |")
+    assert raw.startswith("| raw features | – | 50.0 | 50.0 | 40.0 | 40.0 | 4 of 5; 5 of 5 |")
+    assert "DGI lacks j: device time ended." in gallery_page.reading(BOTH)
+    assert "commit c0ffee was run on them once" in gallery_page.reading(BOTH)
+
+
+def test_an_incomplete_system_stands_beside_ours_on_its_graphs():
+    both = tuple(
+        [*found, *(one | {"labels": k} for one in found for k in (20, 5))] for found in BOTH
+    )
+    assert "| GRACE | development | 2 | 70.0, 80.0 |" in gallery_page.partial(both)
+    assert "b −10.0 (GRACE)" in gallery_page.behind(both)
+    page = gallery_page.each_graph(DEV, None, "development").splitlines()
+    assert page[2] == "| a | **80.0 ± 14.1** | 50.0 | 60.0 | 50.0 | +20.0 |"
+    assert page[4] == "| c | **70.0** | failed | 60.0 | 50.0 | +10.0 |"
+    # The best rival of each graph is at 0.6, but for b: GRACE's 0.9.
+    assert page[-1] == "| Distance to the best rival | −1.6 | – | 6.0 | 16.0 | |"
+
+
+def test_a_rival_measured_on_a_cpu_has_no_seconds_on_a_gpu():
+    assert gallery_page.seconds([row("a", "dgi", 0.5, device="cpu")], "dgi") == "–"
+    found = [row("a", "dgi", 0.5, train_seconds=3.0), row("b", "dgi", 0.5, device="cpu")]
+    assert gallery_page.seconds(found, "dgi") == "3.0"
+
+
+@pytest.mark.parametrize("labels", [None, 20, 5])
+@pytest.mark.parametrize("place", [0, 1])
+def test_the_committed_numbers_are_those_of_a_plain_loop_and_of_scipy(labels, place):
+    name = ("gallery.jsonl", "gallery_test.jsonl")[place]
+    scores, newest = {}, {}
+    for line in Path("benchmarks/results", name).read_text().splitlines():
+        one = json.loads(line)
+        if one.get("labels") == labels and "failed" not in one:
+            newest[one["system"], one["graph"], one["seed"]] = one["score"]
+    for (system, graph, _), score in newest.items():
+        scores.setdefault(system, {}).setdefault(graph, []).append(score)
+    both = gallery_page.both_galleries()
+    table = [line.strip("|* ") for line in gallery_page.overview(both, labels).splitlines()]
+    ours = {graph: fmean(each) for graph, each in scores["graphcl"].items()}
+    graphs = set(ours)
+    for system in gallery_page.complete(both):
+        graphs &= scores[system].keys()
+    for system in gallery_page.complete(both):
+        mine = {graph: fmean(each) for graph, each in scores[system].items()}
+        title = gallery_page.TITLES[system]
+        cells = next(line for line in table if line.startswith(title)).replace("*", "").split(" | ")
+        shared = [100 * mine[graph] for graph in graphs]
+        assert cells[2 + 2 * place] == f"{fmean(shared):.1f}"
+        assert cells[3 + 2 * place] == f"{median(shared):.1f}"
+        if system == "graphcl":
+            continue
+        pairs = [(ours[graph], score) for graph, score in mine.items() if graph in ours]
+        ahead = sum(left > right for left, right in pairs)
+        assert cells[6].split("; ")[place] == f"{ahead} of {len(pairs)}"
+        gain = gallery_page.against(ours, mine)
+        assert gain.p == pytest.approx(wilcoxon(*zip(*pairs, strict=True)).pvalue)
+
+
+def test_what_was_tried_is_compared_on_the_same_graphs_and_the_chosen_gained_most():
+    found = [
+        json.loads(line)
+        for line in Path("benchmarks/results/embedding_parts.jsonl").read_text().splitlines()
+    ]
+    graphs = {one["graph"] for one in gallery_page.both_galleries()[0]}
+    said = gallery_page.tried(found, graphs)
+    each = {(one["embedding"], one["graph"]): one for one in found}
+    plain = gallery_page.CHOSEN.removeprefix(gallery_page.UNIT)
+    gains = []
+    for graph in graphs:
+        chosen = each.get((gallery_page.CHOSEN, graph)) or each[plain, graph]
+        gains.append(chosen["20"] - each[gallery_page.BEFORE, graph]["20"])
+    (line,) = [one for one in said.splitlines() if one.startswith(f"| **{gallery_page.CHOSEN}")]
+    assert line.split(" | ")[1] == f"**{len(gains)}**"
+    assert line.split(" | ")[3] == f"**{100 * fmean(gains):+.1f}**"
+    assert line == said.splitlines()[said.splitlines().index("| --- | --- | --- | --- | --- |") + 1]
+
+
+def test_a_variant_of_the_former_default_is_compared_on_the_graphs_it_has(monkeypatch):
+    monkeypatch.setattr(gallery_page, "ABLATIONS", {"graphcl:layers=3": "three layers"})
+    found = made(("wisconsin", "nba"), raw=[0.5, 0.7], graphcl=[0.7, 0.68])
+    found += made(("wisconsin", "nba"), **{"graphcl:layers=3": [0.6, 0.9]})
+    assert "| three layers | `layers=3` | 2 | +6.0 | 0 (1) |" in gallery_page.ablations(found)
+    lines = gallery_page.left_out(found).splitlines()
     # On nba alone three layers are better, on wisconsin alone they are not.
     assert "| wiki and web | three layers | 60.0 | 70.0 | 70.0 |" in lines
     assert "| nba | nothing changed | 68.0 | 68.0 | 90.0 |" in lines
 
 
-def test_the_page_is_that_of_the_rows(tmp_path):
-    found = rows.read(Path("benchmarks/results/gallery.jsonl"))
-    gallery_page.write_page(found, tmp_path, rows.read(time_to_quality.RESULTS))
+def test_the_page_is_that_of_the_rows(tmp_path, monkeypatch):
+    call(monkeypatch, "--page", "--docs", tmp_path)
     assert (tmp_path / "gallery.md").read_text() == Path("docs/research/gallery.md").read_text()
-    shown = [*gallery_page.TITLES, *gallery_page.ABLATIONS]
-    assert [system.label for system in read_systems(shown)] == shown
+    assert (tmp_path / "images/gallery.png").read_bytes().startswith(b"\x89PNG")
+    known = [*gallery_page.FORMER_OTHERS, *gallery_page.ABLATIONS]
+    assert [system.label for system in read_systems(known)] == known
