@@ -3,27 +3,36 @@
 There are two galleries: graphs that `default` was chosen on (development), and graphs that nothing
 was chosen by (test). A table holds the systems that have most graphs of both, on the graphs that
 all of them have; ours is compared with each on all graphs that both have. Other systems stand
-beside ours on the graphs that they have. What was tried, and what each part of the former `default`
-earned, are the page's last sections.
+beside ours on the graphs that they have. The page ends with `gallery_choices`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, NamedTuple
+from typing import Any
 
-from scipy.stats import wilcoxon
-
-from benchmarks import time_to_quality
-from benchmarks.choosing import family
+from benchmarks import gallery_choices, time_to_quality
+from benchmarks.gallery_rows import (
+    MOST,
+    OURS,
+    REGIMES,
+    Rows,
+    Scores,
+    against,
+    below_raw,
+    listed,
+    scores,
+    short,
+    signed,
+)
 from graphcl.files.atomic import write_whole
 from graphcl.research import output, rows
-from graphcl.research.comparison import COLUMNS, POINT, RAW, Score, summarise_rows
+from graphcl.research.comparison import RAW, Score, summarise_rows
 from graphcl.research.output import markdown_table
-from graphcl.research.rows import Row, key_of, number, text
+from graphcl.research.rows import number, text
 
 RESULTS = Path(__file__).parent / "results"
-OURS, NARROW = "graphcl", "graphcl:dim=512"
+NARROW = "graphcl:dim=512"
 _DROPS = "epochs=300,edge_drop_1=0.5,edge_drop_2=0.4,feature_drop_1=0.5,feature_drop_2=0.4"
 _BESIDE = "beside=true,encoder=residual,dim=512,feature_scaling=auto"
 BGRL = f"bgrl:hidden=1024,dim=512,{_DROPS}"
@@ -43,55 +52,8 @@ CLOTHED = {  # a rival in our encoder, with own features beside it: the name of 
     f"grace:{_BESIDE}": "grace",
     f"bgrl:{_BESIDE},{_DROPS}": BGRL,
 }
-REGIMES = {
-    None: "Published splits, else 10 %",
-    20: "20 labels a class",
-    5: "5 labels a class",
-}
 GALLERIES = ("development", "test")
-MOST = 0.8  # of the graphs: a system with fewer stands in a table of its own
 CHANCE = 0.05
-BEFORE = "default before"  # the row of `embedding_parts.jsonl` that the others are compared with
-UNIT = "unit rows: "  # begins the name of one whose words have the length 1
-CHOSEN = f"{UNIT}principal own and smoothed in random bases"
-HALF = (  # embeddings with 100 steps, and the same with 200
-    ("100 steps: random own 384, smoothed 128", "random own 384, smoothed 128"),
-    ("unit rows, 100 steps: principal own, smoothed", f"{UNIT}principal own, smoothed"),
-)
-FORMER_OTHERS = {
-    "bgrl:epochs=1000": "BGRL, 1,000 epochs",
-    "graphmae": "GraphMAE",
-    "ep-b": "EP-B",
-    "deepwalk-features": "DeepWalk + features",
-    "deepwalk": "DeepWalk",
-    "random-encoder": "random encoder",
-}
-ABLATIONS = {
-    "graphcl:own_features=0": "no own features beside the layers; these are twice as wide",
-    "graphcl:side_by_side=false": "own features and the last layer, not all layers",
-    "graphcl:normalisation=none": "hidden layers not normalised",
-    "graphcl:feature_scaling=row": "features scaled by rows, whatever they are",
-    "graphcl:repeat_own=false": "few features not repeated; the layers take their columns",
-    "graphcl:encoder=mean": "layers that take the mean over a node and its neighbours",
-    "graphcl:layers=3": "three layers",
-    "graphcl:learning_rate=0.001,temperature=0.5": "learning rate 0.001 and temperature 0.5",
-    "graphcl:learning_rate=0.002,temperature=0.5": "learning rate 0.002 and temperature 0.5",
-    "graphcl:learning_rate=0.002": "learning rate 0.002",
-    "graphcl:learning_rate=0.005": "learning rate 0.005",
-    "graphcl:learning_rate=0.002,temperature=0.2": "learning rate 0.002 and temperature 0.2",
-    "graphcl:temperature=0.2": "temperature 0.2",
-    "graphcl:temperature=0.4": "temperature 0.4",
-    "graphcl:feature_drop=0.3": "30 % of the features dropped, not 50 %",
-    "graphcl:feature_drop=0.6": "60 % of the features dropped",
-    "graphcl:feature_drop=0.7": "70 % of the features dropped",
-    "graphcl:edge_drop=0.1": "10 % of the edges dropped, not 20 %",
-    "graphcl:edge_drop=0.4": "40 % of the edges dropped",
-    "graphcl:steps=100": "half as many steps",
-    "graphcl:steps=300": "half as many steps again",
-    "graphcl:own_features=0.4": "fewer columns of own features, more for the layers",
-    "graphcl:dim=1536,own_features=0.33334": "layers twice as wide",
-    "graphcl:learning_rate=0.002,own_features=0.3333": "learning rate 0.002, layers a third wider",
-}
 HEAD = """# Out of the box on many graphs
 
 Every system with its defaults on every graph of two galleries: real graphs of many kinds. The
@@ -108,19 +70,7 @@ and in *distance to the best rival* we leave ourselves out, so that ours can be 
 512 wide variant too. Rivals in our clothes are above.
 """
 
-Rows = Sequence[Row]
 Both = tuple[Rows, Rows]  # the rows of development and of test
-Scores = dict[str, dict[str, float]]  # by system, then by graph
-
-
-class Against(NamedTuple):
-    """Ours against one rival on the graphs that both have; gains in points."""
-
-    graphs: int
-    mean: float
-    median: float
-    ahead: int
-    p: float | None
 
 
 def both_galleries() -> Both:
@@ -148,35 +98,15 @@ def write_page(docs: Path) -> None:
     for gallery, found in zip(GALLERIES, both, strict=True):
         parts += [each_graph(found, labels, gallery) for labels in REGIMES]
     parts += [
-        tried(rows.read(RESULTS / "embedding_parts.jsonl"), set(scores(both[0])[OURS])),
-        ablations(former),
-        left_out(former),
-        others(former),
+        gallery_choices.tried(
+            rows.read(RESULTS / "embedding_parts.jsonl"), set(scores(both[0])[OURS])
+        ),
+        gallery_choices.ablations(former),
+        gallery_choices.left_out(former),
+        gallery_choices.others(former),
         time_to_quality.section(timed),
     ]
     write_whole(docs / "gallery.md", "\n".join(parts))
-
-
-def scores(found: Iterable[Row], labels: int | None = None) -> Scores:
-    """Returns the mean score over seeds of each system on each graph, in one regime."""
-    each: dict[str, dict[str, list[float]]] = {}
-    mine = (row for row in found if row.get("labels") == labels and "failed" not in row)
-    for row in rows.latest(mine, lambda row: key_of(row, COLUMNS)).values():
-        graphs = each.setdefault(text(row, "system"), {})
-        graphs.setdefault(text(row, "graph"), []).append(number(row, "score"))
-    return {name: {g: fmean(v) for g, v in graphs.items()} for name, graphs in each.items()}
-
-
-def against(ours: Mapping[str, float], theirs: Mapping[str, float]) -> Against:
-    """Compares on the graphs that both have; p is that of Wilcoxon's paired test, two-sided."""
-    gains = [100 * (ours[graph] - theirs[graph]) for graph in sorted(ours.keys() & theirs.keys())]
-    p = float(wilcoxon(gains).pvalue) if any(gains) else None
-    return Against(len(gains), fmean(gains), median(gains), sum(one > 0 for one in gains), p)
-
-
-def below_raw(mine: Mapping[str, float], raw: Mapping[str, float]) -> int:
-    """Counts the graphs where it is over a point below the raw features."""
-    return sum(mine[graph] < raw[graph] - POINT for graph in mine.keys() & raw.keys())
 
 
 def complete(both: Both) -> list[str]:
@@ -267,7 +197,7 @@ def reading(both: Both, page: str = "") -> str:
         "In %: accuracy, ROC-AUC for two classes, or the mean AUC of several labels; logistic "
         "regression on frozen embeddings, the same for all; trees learn from the labels "
         f"themselves. `default` was chosen on the {graphs[0]} development graphs; by the "
-        f"{graphs[1]} test graphs nothing was, and commit {_listed(commits)} was run on them once. "
+        f"{graphs[1]} test graphs nothing was, and commit {listed(commits)} was run on them once. "
         "Rivals have the settings that their authors published, BGRL those for citation graphs. "
         "Means and medians are of the graphs that all lines have; *ahead*, p (Wilcoxon, paired, "
         "two-sided, not corrected for several tests) and *below raw* of all that both have. "
@@ -288,7 +218,7 @@ def lacking(both: Both, names: Iterable[str]) -> str:
         if absent:
             missing.setdefault(tuple(absent), []).append(TITLES[name])
     said = [
-        f"{_listed(some)} lack{'s' * (len(some) == 1)} {_listed(graphs)}"
+        f"{listed(some)} lack{'s' * (len(some) == 1)} {listed(graphs)}"
         for graphs, some in missing.items()
     ]
     return f"{'; '.join(said)}: device time ended." if said else ""
@@ -363,7 +293,7 @@ def partial(both: Both) -> str:
     ]
     if not lines:
         return ""
-    columns = ("", "gallery", "graphs", *(f"{_short(one)}: it, ours" for one in REGIMES))
+    columns = ("", "gallery", "graphs", *(f"{short(one)}: it, ours" for one in REGIMES))
     return "\n".join(
         [
             "## Systems with fewer graphs",
@@ -395,7 +325,7 @@ def clothes(both: Both) -> str:
                 f"{len(graphs)} {gallery} graphs)"
             )
     failed = sum(row["system"] in CLOTHED and "failed" in row for found in both for row in found)
-    columns = ("", "gallery", "graphs", *(f"{_short(one)}: bare, clothed, ours" for one in REGIMES))
+    columns = ("", "gallery", "graphs", *(f"{short(one)}: bare, clothed, ours" for one in REGIMES))
     return "\n".join(
         [
             "## The method, or its clothes?",
@@ -403,7 +333,7 @@ def clothes(both: Both) -> str:
             "A rival in our clothes has our encoder and scaling, and own features beside it, and",
             "is 1,024 wide: 512 own in a random projection, 512 of its last layer. It has neither",
             "our first layer nor smoothed features nor principal directions, and one seed.",
-            f"On the published or 10 % splits, the clothes explain of our lead {_listed(said)}.",
+            f"On the published or 10 % splits, the clothes explain of our lead {listed(said)}.",
             "The rest is the method, with those parts of the embedding that the clothes lack.",
             "",
             markdown_table((*columns, "`default` ahead of clothed", "p"), lines),
@@ -457,7 +387,7 @@ def each_graph(found: Rows, labels: int | None, gallery: str) -> str:
             for name in names
         ]
         lines.append([title, *(mean.replace("-", "−") for mean in means), ""])
-    title = f"{gallery.capitalize()}: {_short(labels)}"
+    title = f"{gallery.capitalize()}: {short(labels)}"
     return markdown_table((title, *(TITLES[name] for name in names), "lead"), lines) + "\n"
 
 
@@ -467,166 +397,6 @@ def _cell(score: Score, best: float) -> str:
     shown = f"{100 * score.mean:.1f}"
     shown += f" ± {100 * score.std:.1f}" if score.std is not None else ""
     return f"**{shown}**" if score.mean == best else shown
-
-
-def tried(found: Rows, graphs: set[str]) -> str:
-    """Returns what each choice of what stands side by side gained, over development graphs."""
-    each: dict[str, dict[str, Row]] = {}
-    for row in found:
-        if row["graph"] in graphs:
-            each.setdefault(text(row, "embedding"), {})[text(row, "graph")] = row
-    for name in [name for name in each if name.startswith(UNIT)]:
-        each[name] = each[name.removeprefix(UNIT)] | each[name]  # where there are no words
-    gains = {name: _regimes_gained(rows_of, each[BEFORE]) for name, rows_of in each.items()}
-    lines = []
-    for name in sorted(gains, key=lambda name: -sum(gains[name])):
-        line = [name, str(len(each[name])), *(signed(gain) for gain in gains[name])]
-        lines.append([f"**{cell}**" for cell in line] if name == CHOSEN else line)
-    fewer = [
-        f"{_listed([signed(g) for g in _regimes_gained(each[short], each[long])])} "
-        f"(“{long}”, {len(each[short].keys() & each[long].keys())} graphs)"
-        for short, long in HALF
-    ]
-    return "\n".join(
-        [
-            "## What was tried",
-            "",
-            "What should stand side by side in the embedding? One seed each. Points are the mean",
-            f"difference to “{BEFORE}”, the former default (512 own columns in a random",
-            "projection, two layers of 256, words divided by their sum, 200 steps), with the",
-            "probe's choice of scaling. *Smoothed* are features averaged over two hops, without",
-            "weights to train; of size 2 or 4: a part that weighs more; *unit rows*: words",
-            "divided by the root of their sum of squares, and where a graph has no words, the same",
-            "without that. Where graphs are fewer than 22, the rest was not run.",
-            "",
-            markdown_table(
-                ("embedding", "graphs", *(_short(one) for one in REGIMES)),
-                lines,
-            ),
-            "",
-            "Chosen: the line in bold, whose three gains have the largest sum of all, and with it",
-            f"half as many steps, which cost {_listed(fewer)}, in the same three regimes. The",
-            "chosen line itself was run with 200 steps alone. Differences of 0.2 are within the",
-            "spread over seeds.",
-            "",
-        ]
-    )
-
-
-def _regimes_gained(ours: Mapping[str, Row], theirs: Mapping[str, Row]) -> list[float]:
-    return [
-        fmean(100 * (number(ours[g], key) - number(theirs[g], key)) for g in ours if g in theirs)
-        for key in ("splits", "20", "5")
-    ]
-
-
-def ablations(found: Sequence[Row]) -> str:
-    """Returns what each change of `default` gains or loses, on the graphs it was run on."""
-    each, lines = scores(found), []
-    ours, raw = each[OURS], each[RAW]
-    for name, title in ABLATIONS.items():
-        mine = {g: s for g, s in each[name].items() if g in ours}
-        gain = 100 * fmean(mine[graph] - ours[graph] for graph in mine)
-        below, usual = below_raw(mine, raw), below_raw({g: ours[g] for g in mine}, raw)
-        setting = f"`{name.partition(':')[2]}`"
-        lines.append([title, setting, str(len(mine)), signed(gain), f"{below} ({usual})"])
-    columns = ("former `default` with", "setting", "graphs", "points", "over a point below raw")
-    return "\n".join(
-        [
-            "## What each part of the former default earned",
-            "",
-            "This section and the next two are of the former `default`: 200 steps, half of the",
-            "columns own features, no smoothed ones, words divided by their sum, and a probe that",
-            "always standardised columns. Published or 10 % splits of the development graphs,",
-            "three seeds. *Points* is the mean difference to it on the same graphs. In brackets:",
-            "itself. A difference of 0.2 or less is within the spread over seeds.",
-            "",
-            markdown_table(columns, lines),
-            "",
-        ]
-    )
-
-
-def left_out(found: Sequence[Row]) -> str:
-    """Returns which variant the other families would choose for each family, and what it scores."""
-    known = scores(found)
-    whole = known[OURS]
-    variants = {name: known[name] for name in (OURS, *ABLATIONS)}
-    variants = {name: each for name, each in variants.items() if len(each) >= MOST * len(whole)}
-    common = set.intersection(*(set(each) for each in variants.values()))
-    ours = {graph: score for graph, score in whole.items() if graph in common}
-    families: dict[str, list[str]] = {}
-    for graph in sorted(ours):
-        families.setdefault(family(graph), []).append(graph)
-    lines, chosen_scores = [], []
-    for name, members in families.items():
-        others = [graph for graph in ours if graph not in members]
-        chosen = max(variants, key=lambda one: fmean(variants[one][graph] for graph in others))
-        got = [variants[chosen][graph] for graph in members]
-        chosen_scores += got
-        best = [max(each[graph] for each in variants.values()) for graph in members]
-        lines.append(
-            [
-                name,
-                ABLATIONS.get(chosen, "nothing changed"),
-                *(f"{100 * fmean(v):.1f}" for v in (got, [ours[g] for g in members], best)),
-            ]
-        )
-    mean = f"{100 * fmean(chosen_scores):.1f}"
-    first = max(variants, key=lambda one: fmean(variants[one][graph] for graph in ours))
-    highest = f"{100 * fmean(variants[first][graph] for graph in ours):.1f}"
-    columns = (
-        "family left out",
-        "the others choose",
-        "its score",
-        "former `default`",
-        "best variant",
-    )
-    return "\n".join(
-        [
-            "## Chosen without a family",
-            "",
-            "How much hangs on one kind of graph? This is no test on unseen graphs: the variants",
-            "are those around the former `default`, which all families have chosen.",
-            "For each family of graphs: the variant that is best",
-            f"on the mean of all other families, among {len(variants)} that were run on the same",
-            f"{len(ours)} graphs, and what it scores on the family that had no say. On the mean it",
-            f"scores {mean}; that `default` has {100 * fmean(ours.values()):.1f}. The highest mean",
-            f"of all is {highest}: {ABLATIONS.get(first, 'nothing changed')}.",
-            "",
-            markdown_table(columns, lines),
-            "",
-        ]
-    )
-
-
-def others(found: Rows) -> str:
-    """Returns the rivals that were run beside the former `default` alone."""
-    each = scores(found)
-    names = sorted((OURS, *FORMER_OTHERS), key=lambda name: -fmean(each[name].values()))
-    lines = []
-    for name in names:
-        values, gain = [100 * one for one in each[name].values()], against(each[OURS], each[name])
-        ahead = "–" if name == OURS else f"{gain.ahead} of {gain.graphs}"
-        title = FORMER_OTHERS.get(name, "GraphCL, former `default`")
-        below = str(below_raw(each[name], each[RAW]))
-        lines.append([title, f"{fmean(values):.1f}", f"{median(values):.1f}", ahead, below])
-    columns = ("rival", "mean", "median", "former `default` ahead on", "over a point below raw")
-    return "\n".join(
-        [
-            "## Rivals beside the former default",
-            "",
-            "Systems that were run with it, and not again.",
-            "",
-            markdown_table(columns, lines),
-            "",
-        ]
-    )
-
-
-def signed(points: float) -> str:
-    """Returns points with their sign."""
-    return f"{points:+.1f}".replace("-", "−")
 
 
 def _chance(p: float | None) -> str:
@@ -641,11 +411,3 @@ def _chance(p: float | None) -> str:
         if p < 0.1
         else f"{p:.2f}"
     )
-
-
-def _short(labels: int | None) -> str:
-    return "splits" if labels is None else f"{labels} labels"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import wilcoxon
 
-from benchmarks import gallery, gallery_page
+from benchmarks import gallery, gallery_choices, gallery_page, gallery_rows
 from graphcl.research import rows
 from graphcl.research.comparison import read_systems
 from tests.conftest import random_graph
@@ -161,7 +161,7 @@ def test_the_committed_numbers_are_those_of_a_plain_loop_and_of_scipy(labels, pl
         pairs = [(ours[graph], score) for graph, score in mine.items() if graph in ours]
         ahead = sum(left > right for left, right in pairs)
         assert cells[6].split("; ")[place] == f"{ahead} of {len(pairs)}"
-        gain = gallery_page.against(ours, mine)
+        gain = gallery_rows.against(ours, mine)
         assert gain.p == pytest.approx(wilcoxon(*zip(*pairs, strict=True)).pvalue)
 
 
@@ -171,25 +171,25 @@ def test_what_was_tried_is_compared_on_the_same_graphs_and_the_chosen_gained_mos
         for line in Path("benchmarks/results/embedding_parts.jsonl").read_text().splitlines()
     ]
     graphs = {one["graph"] for one in gallery_page.both_galleries()[0]}
-    said = gallery_page.tried(found, graphs)
+    said = gallery_choices.tried(found, graphs)
     each = {(one["embedding"], one["graph"]): one for one in found}
-    plain = gallery_page.CHOSEN.removeprefix(gallery_page.UNIT)
+    plain = gallery_choices.CHOSEN.removeprefix(gallery_choices.UNIT)
     gains = []
     for graph in graphs:
-        chosen = each.get((gallery_page.CHOSEN, graph)) or each[plain, graph]
-        gains.append(chosen["20"] - each[gallery_page.BEFORE, graph]["20"])
-    (line,) = [one for one in said.splitlines() if one.startswith(f"| **{gallery_page.CHOSEN}")]
+        chosen = each.get((gallery_choices.CHOSEN, graph)) or each[plain, graph]
+        gains.append(chosen["20"] - each[gallery_choices.BEFORE, graph]["20"])
+    (line,) = [one for one in said.splitlines() if one.startswith(f"| **{gallery_choices.CHOSEN}")]
     assert line.split(" | ")[1] == f"**{len(gains)}**"
     assert line.split(" | ")[3] == f"**{100 * fmean(gains):+.1f}**"
     assert line == said.splitlines()[said.splitlines().index("| --- | --- | --- | --- | --- |") + 1]
 
 
 def test_a_variant_of_the_former_default_is_compared_on_the_graphs_it_has(monkeypatch):
-    monkeypatch.setattr(gallery_page, "ABLATIONS", {"graphcl:layers=3": "three layers"})
+    monkeypatch.setattr(gallery_choices, "ABLATIONS", {"graphcl:layers=3": "three layers"})
     found = made(("wisconsin", "nba"), raw=[0.5, 0.7], graphcl=[0.7, 0.68])
     found += made(("wisconsin", "nba"), **{"graphcl:layers=3": [0.6, 0.9]})
-    assert "| three layers | `layers=3` | 2 | +6.0 | 0 (1) |" in gallery_page.ablations(found)
-    lines = gallery_page.left_out(found).splitlines()
+    assert "| three layers | `layers=3` | 2 | +6.0 | 0 (1) |" in gallery_choices.ablations(found)
+    lines = gallery_choices.left_out(found).splitlines()
     # On nba alone three layers are better, on wisconsin alone they are not.
     assert "| wiki and web | three layers | 60.0 | 70.0 | 70.0 |" in lines
     assert "| nba | nothing changed | 68.0 | 68.0 | 90.0 |" in lines
@@ -199,5 +199,5 @@ def test_the_page_is_that_of_the_rows(tmp_path, monkeypatch):
     call(monkeypatch, "--page", "--docs", tmp_path)
     assert (tmp_path / "gallery.md").read_text() == Path("docs/research/gallery.md").read_text()
     assert (tmp_path / "images/gallery.png").read_bytes().startswith(b"\x89PNG")
-    known = [*gallery_page.FORMER_OTHERS, *gallery_page.ABLATIONS]
+    known = [*gallery_choices.FORMER_OTHERS, *gallery_choices.ABLATIONS]
     assert [system.label for system in read_systems(known)] == known
