@@ -36,8 +36,9 @@ def test_two_hosts_embed_two_parts(tmp_path, monkeypatch):
     assert embedded["memory_limit"] == 2**30 >= max(embedded["group_bytes"])
     shards = [np.load(tmp_path / f"shards/part-{number:05d}.npy") for number in range(2)]
     assert sum(map(len, shards)) == 2000
-    # Each row of the boundary travels before each layer, and little else.
-    payload = embedded["boundary_rows"] * (64 + 32) * 4
+    # Each row of the boundary travels before each layer, and little else: 64 features, then 32
+    # columns of the first layer and 16 that are smoothed.
+    payload = embedded["boundary_rows"] * (64 + 32 + 16) * 4
     assert payload < sum(embedded["sent_bytes"]) < 1.2 * payload
     assert timed["case"] == "phases"
     for number in range(2):

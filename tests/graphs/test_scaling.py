@@ -153,8 +153,9 @@ def test_in_a_mixed_table_each_part_is_treated_by_its_kind():
     words = x[:, scaling.kind == WORD]
     ours = found[:, scaling.kind == WORD]
     lengths = np.sqrt(np.square(words).sum(1, keepdims=True))
-    np.testing.assert_allclose(ours, words / np.where(lengths > 0, lengths, 1), rtol=1e-5)
-    np.testing.assert_allclose((ours**2).sum(1), lengths[:, 0] > 0, rtol=1e-5)  # as one number
+    np.testing.assert_allclose(ours, 2 * words / np.where(lengths > 0, lengths, 1), rtol=1e-5)
+    # As much as the four numbers, each of which has a mean square of 1.
+    np.testing.assert_allclose((ours**2).sum(1), 4 * (lengths[:, 0] > 0), rtol=1e-5)
 
 
 def test_values_far_outside_the_training_range_are_clipped_and_counted():
