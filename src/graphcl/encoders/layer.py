@@ -132,15 +132,14 @@ class Layer:
         share = 1.0 if plain else 1 / (len(self.received) + 1)
 
         def wide(weight: Tensor, sender: str, share: float) -> Tensor:
-            inputs, outputs = weight.shape
-            start = None if starts is None else starts[sender]
-            found = weight.new_zeros(inputs + (columns if start is None else 0), outputs + columns)
-            found[:inputs, :outputs] = weight
-            if start is None:
-                found[inputs:, outputs:].diagonal().fill_(share)
-            else:
-                found[:, outputs:] = share * start
-            return found
+            if starts is not None:
+                return torch.cat([weight, (share * starts[sender]).to(weight)], 1)
+            # Nothing is written in place: an exported program has to be functional.
+            kept = share * torch.eye(columns, dtype=weight.dtype, device=weight.device)
+            above = torch.cat([weight, weight.new_zeros(len(weight), columns)], 1)
+            return torch.cat(
+                [above, torch.cat([weight.new_zeros(columns, weight.shape[1]), kept], 1)]
+            )
 
         def message_of(one: Message) -> Message:
             edges = one.edges
