@@ -239,7 +239,7 @@ def with_own_features(tables: Sequence[Features], h: Tensor, draw: torch.Generat
     own = torch.cat([linear(x, beside.projection) for x in tables])
     z = torch.cat([own, h], dim=1)
     beside.calibrate(z)
-    return beside.finish(z, slice(None))
+    return beside.finish(z, slice(0, beside.width))
 
 
 @dataclass(frozen=True)
