@@ -179,7 +179,7 @@ def test_text_is_read_as_the_fields_type(name):
         (
             "propagation",
             {"feature_scaling": "x"},
-            "feature_scaling must be none or row or auto; got 'x'",
+            "feature_scaling must be none or row or unit or auto; got 'x'",
         ),
         ("grace", {"edge_drop_1": 1.0}, r"grace: edge_drop_1 must be in \[0, 1\); got 1.0"),
         ("grace", {"encoder": "mean"}, "encoder must be convolutions or residual; got 'mean'"),
@@ -187,7 +187,7 @@ def test_text_is_read_as_the_fields_type(name):
         (
             "cca-ssg",
             {"feature_scaling": "x"},
-            "feature_scaling must be 'none', 'row' or 'auto'; got 'x'",
+            "feature_scaling must be 'none', 'row', 'unit' or 'auto'; got 'x'",
         ),
         ("bgrl", {"momentum": "1"}, r"bgrl: momentum must be in \[0, 1\); got 1.0"),
         ("graphmae", {"mask_rate": 0.0}, r"graphmae: mask_rate must be in \(0, 1\); got 0.0"),
