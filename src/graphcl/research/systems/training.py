@@ -248,7 +248,7 @@ class SelfSupervised(Checked, ABC):
 
     Attributes:
         epochs: steps, each over all nodes.
-        feature_scaling: scaling of the features: ``none``, ``row`` or ``auto``.
+        feature_scaling: scaling of the features: ``none``, ``row``, ``unit`` or ``auto``.
         beside: the embedding holds own features too; see `with_own_features`.
     """
 
