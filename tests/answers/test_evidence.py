@@ -9,6 +9,7 @@ from graphcl import Graph, GraphCL
 from graphcl.answers import evidence as module
 from graphcl.answers.evidence import (
     EMBEDDING,
+    FAR,
     FIRST_HOP,
     NEAR,
     NEIGHBOURS,
@@ -98,14 +99,20 @@ def test_the_first_hop_is_where_the_encoder_has_it():
     parts = embedding_parts(vars(recipe), 100)
     assert parts["own columns"] == slice(0, 6)
     assert parts[NEAR] == slice(6, 10)
+    assert parts[FAR] == slice(10, 16)
+    one_layer = embedding_parts(vars(recipe.replace(layers=1)), 100)
+    assert (one_layer[NEAR], FAR in one_layer) == (slice(6, 16), False)
     assert NEAR not in embedding_parts(vars(graphcl.Recipe("cora")), 100)
     graph = a_graph(np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32))
     model = GraphCL("default", dim=16, epochs=1, device="cpu").fit(graph)
     alone = replace_edges(graph, drop_beyond_one_hop_of=3)
     both = [one.transform(some)[3] for one, some in ((model, graph), (model, alone))]
     same = np.isclose(*both, atol=1e-6)
-    assert same[:10].all()  # own columns and one hop see nothing of what changed
-    assert not same[10:].all()
+    near = embedding_parts(vars(recipe), 5)[NEAR]
+    assert near.stop - near.start == 4
+    assert same[: near.stop].all()  # own columns and one hop see nothing of what changed
+    assert not same[near.stop : -2].any()
+    assert not same[-2:].any()  # smoothed features, two hops
 
 
 def replace_edges(graph, drop_beyond_one_hop_of):

@@ -83,7 +83,10 @@ def test_default_follows_the_papers_advice():
         ({"batch_nodes": -1}, "batch_nodes must be 0 (all nodes) or more; got -1"),
         ({"learning_rate": 0}, "learning_rate must be positive; got 0.0"),
         ({"weight_decay": -1}, "weight_decay must be 0 or more; got -1.0"),
-        ({"feature_scaling": "max"}, "feature_scaling must be 'none', 'row', 'unit' or 'auto'; got 'max'"),
+        (
+            {"feature_scaling": "max"},
+            "feature_scaling must be 'none', 'row', 'unit' or 'auto'; got 'max'",
+        ),
         ({"precision": "half"}, "precision must be 'auto'"),
         ({"encoder": 3}, "encoder must be text; got 3"),
         ({"encoder": "gatt"}, "unknown encoder 'gatt'; known: mean, residual, gcn, sage, gat, gin"),
@@ -146,7 +149,7 @@ def test_in_python_a_text_is_no_number_and_a_truth_value_neither(key, tmp_path):
 
 
 def test_the_page_says_where_the_recipes_leave_the_papers_advice():
-    page = Path("docs/research/how-it-works.md").read_text()
+    page = Path("docs/how-it-works.md").read_text()
     (row,) = [one for one in page.splitlines() if "Pubmed, views" in one]
     recipes = [load_recipe(name) for name in ("cora", "citeseer", "pubmed", "cora-best")]
     recipes.append(load_recipe("citeseer-best"))

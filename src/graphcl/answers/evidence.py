@@ -257,6 +257,6 @@ def embedding_parts(recipe: Mapping[str, Any], num_features: int) -> dict[str, s
     if not recipe["side_by_side"]:
         found = {ITSELF: slice(0, own), SURROUNDINGS: slice(own, dim)}
     else:
-        end = own + widths[0]
+        end = own + widths[0] if recipe["layers"] > 1 else dim  # one hop is all there is
         found = {ITSELF: slice(0, own), NEAR: slice(own, end), FAR: slice(end, dim)}
     return {name: some for name, some in found.items() if some.stop > some.start}

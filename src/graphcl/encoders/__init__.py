@@ -67,8 +67,9 @@ def build_encoder(
         dim: P', the width of the embedding.
         layers: L.
         generator: a CPU generator; the weights depend on nothing else.
-        beyond: `normalisation`, `side_by_side`, `own_features` and `repeat_own`, which only the
-            paper's encoders take. Values that turn them off are not passed on.
+        beyond: `normalisation`, `side_by_side`, `own_features`, `repeat_own` and
+            `smoothed_features`, which only the paper's encoders take. Values that turn them off are
+            not passed on.
 
     Raises:
         ParameterError: the encoder takes none of these, or a value is out of bounds.

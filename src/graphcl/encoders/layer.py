@@ -133,11 +133,13 @@ class Layer:
 
         def wide(weight: Tensor, sender: str, share: float) -> Tensor:
             if starts is not None:
-                return torch.cat([weight, share * starts[sender]], 1)
-            inputs, outputs = weight.shape
-            passed = share * torch.eye(columns, dtype=weight.dtype, device=weight.device)
-            above = torch.cat([weight, weight.new_zeros(inputs, columns)], 1)
-            return torch.cat([above, torch.cat([weight.new_zeros(columns, outputs), passed], 1)])
+                return torch.cat([weight, (share * starts[sender]).to(weight)], 1)
+            # Nothing is written in place: an exported program has to be functional.
+            kept = share * torch.eye(columns, dtype=weight.dtype, device=weight.device)
+            above = torch.cat([weight, weight.new_zeros(len(weight), columns)], 1)
+            return torch.cat(
+                [above, torch.cat([weight.new_zeros(columns, weight.shape[1]), kept], 1)]
+            )
 
         def message_of(one: Message) -> Message:
             edges = one.edges

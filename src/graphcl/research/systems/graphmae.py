@@ -88,7 +88,7 @@ class GraphMAE(SelfSupervised):
         learning_rate: Adam's, at the start.
         weight_decay: Adam's, an L2 penalty.
         epochs: steps, each over all nodes.
-        feature_scaling: scaling of the features: ``none``, ``row`` or ``auto``.
+        feature_scaling: scaling of the features: ``none``, ``row``, ``unit`` or ``auto``.
     """
 
     owner: ClassVar[str] = "graphmae"

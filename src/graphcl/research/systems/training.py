@@ -239,7 +239,7 @@ def with_own_features(tables: Sequence[Features], h: Tensor, draw: torch.Generat
     own = torch.cat([linear(x, beside.projection) for x in tables])
     z = torch.cat([own, h], dim=1)
     beside.calibrate(z)
-    return beside.finish(z, slice(0, z.shape[1]))
+    return beside.finish(z, slice(0, beside.width))
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,7 @@ class SelfSupervised(Checked, ABC):
 
     Attributes:
         epochs: steps, each over all nodes.
-        feature_scaling: scaling of the features: ``none``, ``row`` or ``auto``.
+        feature_scaling: scaling of the features: ``none``, ``row``, ``unit`` or ``auto``.
         beside: the embedding holds own features too; see `with_own_features`.
     """
 

@@ -108,7 +108,7 @@ class GRACE(TwoViews):
         learning_rate: Adam's.
         weight_decay: Adam's, an L2 penalty.
         epochs: steps, each over all nodes.
-        feature_scaling: scaling of the features: ``none``, ``row`` or ``auto``.
+        feature_scaling: scaling of the features: ``none``, ``row``, ``unit`` or ``auto``.
     """
 
     owner: ClassVar[str] = "grace"
@@ -205,7 +205,7 @@ class BGRL(TwoViews):
         learning_rate: AdamW's, at its highest.
         weight_decay: AdamW's.
         epochs: steps, each over all nodes.
-        feature_scaling: scaling of the features: ``none``, ``row`` or ``auto``.
+        feature_scaling: scaling of the features: ``none``, ``row``, ``unit`` or ``auto``.
     """
 
     owner: ClassVar[str] = "bgrl"
@@ -298,7 +298,7 @@ class CCASSG(Convolved):
         decorrelation: λ.
         learning_rate: Adam's.
         epochs: steps, each over all nodes.
-        feature_scaling: scaling of the features: ``none``, ``row`` or ``auto``.
+        feature_scaling: scaling of the features: ``none``, ``row``, ``unit`` or ``auto``.
     """
 
     owner: ClassVar[str] = "cca-ssg"
