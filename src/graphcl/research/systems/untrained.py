@@ -80,7 +80,7 @@ class Propagation(_GraphByGraph):
 
     Attributes:
         hops: k, how often Â is applied.
-        feature_scaling: scaling of the features before that: ``none``, ``row``, ``unit`` or ``auto``.
+        feature_scaling: scaling of the features before that: ``none``, ``row``, ``unit``, ``auto``.
     """
 
     hops: int = 2
