@@ -505,6 +505,7 @@ REASONS = {
         "--rollback and",
         "…: is a file; --out",
         "embed: --to must",
+        "given with --ssl-certfile",
         "left out if --edges",
         "A list of edges, an",
         "--set …: none",

@@ -149,7 +149,7 @@ def test_in_python_a_text_is_no_number_and_a_truth_value_neither(key, tmp_path):
 
 
 def test_the_page_says_where_the_recipes_leave_the_papers_advice():
-    page = Path("docs/how-it-works.md").read_text()
+    page = Path("docs/research/how-it-works.md").read_text()
     (row,) = [one for one in page.splitlines() if "Pubmed, views" in one]
     recipes = [load_recipe(name) for name in ("cora", "citeseer", "pubmed", "cora-best")]
     recipes.append(load_recipe("citeseer-best"))

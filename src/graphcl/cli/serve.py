@@ -36,7 +36,7 @@ TICK = 0.05  # seconds between two looks at workers
 SHAKE = 10.0  # seconds until a connection must be encrypted
 READY = "ready"  # a file that the first worker makes
 TURN = 0.0002  # seconds until a thread that computes lets another have its turn
-_BOUNDS = "What a request may ask"  # a group of options
+_BOUNDS, _OPERATION = "What a request may ask", "Processes, log, encryption"  # groups of options
 
 
 @takes_tables
@@ -59,14 +59,29 @@ def serve(
         str, typer.Option("--map", help="How the live page draws its map: pca, umap, or none.")
     ] = "pca",
     log: Annotated[
-        str, typer.Option(help="A line for each request on stderr: lines, json, or none.")
+        str,
+        typer.Option(
+            help="A line for each request on stderr: lines, json, or none.",
+            rich_help_panel=_OPERATION,
+        ),
     ] = "lines",
-    workers: Annotated[int, typer.Option(min=1, max=256, help="Processes that answer.")] = 1,
+    workers: Annotated[
+        int,
+        typer.Option(min=1, max=256, help="Processes that answer.", rich_help_panel=_OPERATION),
+    ] = 1,
     certificate: Annotated[
-        Path | None, typer.Option("--ssl-certfile", help="Encrypts: the certificate, as PEM.")
+        Path | None,
+        typer.Option(
+            "--ssl-certfile", help="Encrypts: the certificate, as PEM.", rich_help_panel=_OPERATION
+        ),
     ] = None,
     key: Annotated[
-        Path | None, typer.Option("--ssl-keyfile", help="Its key. (default: in the certificate)")
+        Path | None,
+        typer.Option(
+            "--ssl-keyfile",
+            help="Its key. (default: in the certificate)",
+            rich_help_panel=_OPERATION,
+        ),
     ] = None,
     graph: RunGraphOption = None,
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
@@ -108,7 +123,7 @@ def serve(
 
         graphcl serve runs/cora --host 0.0.0.0 --token-file token.txt --port 80
 
-        curl localhost:8000/embed -H 'content-type: application/json' -d '{"ids": ["5"]}'
+        curl localhost:8000/v1/embed -H 'content-type: application/json' -d '{"ids": ["5"]}'
     """
     require(layout in ("pca", "umap", "none"), "serve", "--map", "pca, umap or none", layout)
     require(log in ("lines", "json", "none"), "serve", "--log", "lines, json or none", log)
