@@ -80,7 +80,7 @@ def test_it_answers_is_killed_answers_the_same_and_stops_when_told_to(trained):
         np.testing.assert_array_equal(found, read_embeddings(trained)[5])
         first.process.kill()
         first.process.wait()
-        with pytest.raises(httpx.ConnectError):
+        with pytest.raises((httpx.ConnectError, httpx.ReadError)):  # the kernel may reset it late
             first.embed()
     with Process(str(trained), "--json", "--map", "none", port=port) as second:
         assert second.embed().json() == before

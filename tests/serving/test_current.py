@@ -158,6 +158,11 @@ def test_it_looks_by_itself(place, monkeypatch):
         time.sleep(0.02)
     assert looks[0] == 0
     assert looks[-1] == 1
+    current.close()
+    time.sleep(0.1)
+    seen = len(looks)
+    time.sleep(0.2)
+    assert len(looks) == seen  # it looks no more
 
 
 def test_the_index_follows_an_update(place, monkeypatch):

@@ -231,7 +231,10 @@ def serve(
             sys.setswitchinterval(TURN)
             _allow_files(8 * middleware.CONNECTIONS)  # some are open until others are closed
             current.watch(look)
-            server.run(sockets=[listening])
+            try:
+                server.run(sockets=[listening])
+            finally:
+                current.close()
     if workers == 1:
         print("serve: stopped", file=sys.stderr, flush=True)
 

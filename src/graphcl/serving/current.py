@@ -55,19 +55,23 @@ class Current:
         self._load, self._mark = load, mark
         self._seen, self._again = mark(), 0.0
         self._failed: Mark | None = None
+        self._closed = threading.Event()
         self.served = load(None)
         self.turn()
 
     def watch(self, *others: Callable[[], None]) -> None:
-        """Looks at the run as long as the process lives; does other things as often, beside it."""
+        """Looks at the run until it is closed; does other things as often, beside it."""
 
         def again(work: Callable[[], None]) -> None:
-            while True:
-                time.sleep(LOOK)
+            while not self._closed.wait(LOOK):
                 work()
 
         for work in (self.turn, *others):
             threading.Thread(target=again, args=(work,), name="watching", daemon=True).start()
+
+    def close(self) -> None:
+        """Looks no more."""
+        self._closed.set()
 
     def turn(self) -> None:
         """Turns to the version in use, if it is another."""
