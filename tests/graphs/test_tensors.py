@@ -4,6 +4,7 @@ import scipy.sparse
 import torch
 
 from graphcl.errors import ParameterError
+from graphcl.exporting.program import Scale
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import Scaling
 from graphcl.graphs.tensors import (
@@ -21,6 +22,22 @@ SIZES = {
     "row": lambda x: np.abs(np.asarray(x)).sum(1),
     "unit": lambda x: np.linalg.norm(np.asarray(x), axis=1),
 }
+
+
+@pytest.mark.parametrize("size", [1e-30, 1.0, 1e30])
+def test_rows_of_any_size_become_unit_rows(size):
+    """Squares of such numbers are 0 or infinite in float32."""
+    x = (size * np.random.default_rng(0).integers(0, 3, (20, 9))).astype(np.float32)
+    x[4] = 0
+    expected = (np.linalg.norm(x.astype(np.float64), axis=1) > 0).astype(float)
+    tables = [
+        feature_tensor(x, device=CPU, feature_scaling="unit"),
+        feature_tensor(scipy.sparse.csr_array(x), device=CPU, feature_scaling="unit").to_dense(),
+        stored_features(x, feature_scaling="unit").to_dense(CPU),
+        Scale("unit")(torch.from_numpy(x)),
+    ]
+    for table in tables:
+        np.testing.assert_allclose(np.linalg.norm(table.numpy(), axis=1), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("scaling", SIZES)

@@ -300,7 +300,7 @@ def _check_certificate(certificate: Path | None, key: Path | None) -> None:
         RunError: they do not.
     """
     if certificate is None:
-        require(key is None, "serve", "--ssl-keyfile", "given with --ssl-certfile", key)
+        require(key is None, "serve", "--ssl-keyfile", "given with --ssl-certfile", str(key))
         return
     try:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

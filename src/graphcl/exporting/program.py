@@ -180,14 +180,19 @@ class Scale(nn.Module):
         if self._kind == "row":
             return x / _or_one(x.abs().sum(1, keepdim=True))
         if self._kind == "unit":
-            return x / _or_one(x.square().sum(1, keepdim=True).sqrt())
+            return x / _length(x)
         parts: Any = self
-        words = x / _or_one((x.square() * parts.words).sum(1, keepdim=True).sqrt())
+        words = x / _length(x * parts.words)
         unit = _or_one(parts.unit)
         logarithm = torch.log1p(x.abs() / unit) * x.sign()
         others = torch.where(parts.unit > 0, logarithm, x)
         moved = (torch.where(parts.words > 0, words, others) - parts.shift) * parts.factor
         return torch.maximum(torch.minimum(moved, parts.limit), -parts.limit)
+
+
+def _length(x: Tensor) -> Tensor:
+    """Returns the length of each row, by squares in float64; 1 where that is 0."""
+    return _or_one(x.double().square().sum(1, keepdim=True).sqrt().float())
 
 
 def _names(schema: Schema, *, typed: bool) -> tuple[dict[str, tuple[Any, int]], list[str]]:

@@ -301,7 +301,7 @@ def _divisors(x: SparseFeatures, values: Tensor, scaling: str) -> Tensor:
     """Returns for each entry what its row is divided by, if it holds `values`."""
     lengths = x.indptr.diff()
     rows = torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
-    given = values.abs() if scaling == "row" else values.square()
-    sizes = values.new_zeros(len(lengths)).index_add_(0, rows, given)
-    sizes = sizes if scaling == "row" else sizes.sqrt()
+    given = values.abs() if scaling == "row" else values.double().square()  # as `size_of_rows`
+    sizes = given.new_zeros(len(lengths)).index_add_(0, rows, given)
+    sizes = sizes if scaling == "row" else sizes.sqrt().to(values.dtype)
     return torch.where(sizes > 0, sizes, 1)[rows]

@@ -82,8 +82,14 @@ class ColumnTransform:
 
 
 def size_of_rows(rows: Tensor, scaling: str) -> Tensor:
-    """Returns what ``row`` or ``unit`` divides each row by, ``[n]``: 1 where that would be 0."""
-    sizes = rows.abs().sum(1) if scaling == "row" else rows.square().sum(1).sqrt()
+    """Returns what ``row`` or ``unit`` divides each row by, ``[n]``: 1 where that would be 0.
+
+    Squares are in float64: those of large or small float32 would be infinite or 0.
+    """
+    if scaling == "row":
+        sizes = rows.abs().sum(1)
+    else:
+        sizes = rows.double().square().sum(1).sqrt().to(rows.dtype)
     return torch.where(sizes > 0, sizes, 1)
 
 
