@@ -2,16 +2,16 @@
 
 usage: python -m benchmarks.gallery --out ROWS.jsonl [--systems raw graphcl:encoder=residual ...]
            [--graphs wisconsin actor ...] [--folder FOLDER] [--runs 3] [--labels 20 5]
-           [--device cuda] [--lanes 4] [--workers 8] [--budget SECONDS]
+           [--device cuda] [--workers 8] [--budget SECONDS]
        python -m benchmarks.gallery --page [--docs docs/research]
 
 `graphcl compare` is the same for a user. There is one row per graph, system, seed and regime (the
 graph's splits, and each of `--labels`), appended as it finishes; rows that are already in
 ROWS.jsonl are not computed again, and a failed one is tried again. Every system has its defaults,
-or the settings behind its name. Training and probe run on one device, `--lanes` trainings beside
-each other, the largest graphs first; trees grow in `--workers` processes. No training starts after
-`--budget` seconds. The graphs are those of FOLDER, by default ``graphs/`` in the folder
-GRAPHCL_DATA names.
+or the settings behind its name. Training and probe run on one device, the
+largest graphs first; trees grow in `--workers` processes. No training starts after `--budget`
+seconds. The graphs are those of FOLDER, by default ``graphs/`` in the folder GRAPHCL_DATA names.
+To use a large device well, start several at once, each with its own ``--graphs``.
 
 `--page` writes gallery.md and its pictures from the committed rows, and trains nothing.
 """
@@ -43,7 +43,6 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--labels", nargs="*", type=int, default=[])
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--lanes", type=int, default=1)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--budget", type=float, default=float("inf"))
     parser.add_argument("--page", action="store_true")
@@ -67,7 +66,6 @@ def main() -> None:
         device=resolve_device(options.device),
         labels=options.labels,
         workers=options.workers,
-        lanes=options.lanes,
         budget=options.budget,
         on_progress=show,
     )

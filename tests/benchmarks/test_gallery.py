@@ -46,12 +46,12 @@ def test_some_graphs_within_a_budget(folder, monkeypatch):
     assert [(row["graph"], row["system"]) for row in rows.read(out)] == [("second", "raw")]
 
 
-def test_few_labels_in_lanes_the_largest_graph_first(folder, monkeypatch, capsys):
+def test_few_labels_the_largest_graph_first(folder, monkeypatch, capsys):
     big = random_graph(2, num_nodes=200)
     np.savez(folder / "graphs/big.npz", edge_index=big.edge_index(), x=big.x, y=big.y)
     out, systems = folder / "rows.jsonl", ["--systems", "raw", "trees"]
     given = ["--folder", folder / "graphs", *systems, "--labels", "5", "--runs", "1"]
-    call(monkeypatch, "--out", out, *given, "--lanes", "2", "--workers", "2", "--device", "cpu")
+    call(monkeypatch, "--out", out, *given, "--workers", "2", "--device", "cpu")
     assert " on big " in "".join(capsys.readouterr().out.splitlines()[:2])
     found = rows.read(out)
     assert {(row["graph"], row["system"], row.get("labels")) for row in found} == {

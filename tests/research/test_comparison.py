@@ -101,14 +101,12 @@ def test_every_regime_is_a_row_of_one_training(tmp_path):
     assert [line["labels"] for line in report.lines] == [None] * 3 + [6] * 3 + [3] * 3
 
 
-def test_lanes_and_workers_change_no_score(tmp_path):
+def test_workers_change_no_score(tmp_path):
     systems = "raw,trees,random-encoder:dim=4,grace:dim=4,epochs=2"
     plain = run(tmp_path / "a.jsonl", systems, labels=(4,))
-    beside = run(tmp_path / "b.jsonl", systems, labels=(4,), lanes=3, workers=2)
+    beside = run(tmp_path / "b.jsonl", systems, labels=(4,), workers=2)
     assert [row["split_scores"] for row in plain] == [row["split_scores"] for row in beside]
     assert [row["graph"] for row in plain] == [row["graph"] for row in beside]
-    assert {row.get("lanes") for row in plain} == {None}
-    assert {row["lanes"] for row in beside} == {3}
 
 
 def test_a_graph_that_cannot_be_scored_is_a_failure_with_its_reason(tmp_path):

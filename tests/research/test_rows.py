@@ -1,6 +1,5 @@
 import json
 import os
-import threading
 from functools import partial
 
 import pytest
@@ -194,29 +193,3 @@ def test_no_job_starts_after_the_budget(tmp_path, monkeypatch):
 def test_reasons_are_one_line():
     assert reason(TrainingError("a\n b")) == "a b"
     assert reason(KeyError("x")) == "KeyError: 'x'"
-
-
-def test_lanes_run_jobs_beside_each_other_and_no_row_is_lost(tmp_path):
-    path, meet = tmp_path / "rows.jsonl", threading.Barrier(3, timeout=30)
-
-    def waiting(seed):
-        about = {"method": "m", "seed": seed}
-
-        def run():
-            meet.wait()  # fails unless three are under way at once
-            yield Scoring((about | {"score": seed},))
-
-        return Job("m", (about,), run)
-
-    told = []
-    found = start([waiting(seed) for seed in range(9)], path, lanes=3, on_progress=told.append)
-    assert [row["score"] for row in found] == list(range(9))
-    assert {row["lanes"] for row in found} == {3}
-    assert len(rows.read(path)) == 9
-    assert sorted(one.done for one in told) == list(range(1, 10))
-
-
-def test_no_lane_starts_a_job_after_the_budget(tmp_path):
-    log = []
-    start([job(seed, log) for seed in range(20)], tmp_path / "rows.jsonl", lanes=2, budget=0)
-    assert 1 <= len(log) <= 2

@@ -102,7 +102,6 @@ def compare(
     device: torch.device,
     labels: Sequence[int] = (),
     workers: int = 1,
-    lanes: int = 1,
     budget: float = float("inf"),
     on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> list[Row]:
@@ -120,12 +119,11 @@ def compare(
         device: trains and probes.
         labels: numbers of labels of each class to score with too, beside the graph's splits.
         workers: processes in which systems learn that have no embedding; 1 is this one.
-        lanes: trainings beside each other, in threads; seconds and memory are then of all of them.
         budget: no training starts after this many seconds.
         on_progress: called after each training.
     """
 
-    @lru_cache(maxsize=lanes)  # few graphs in memory at a time
+    @lru_cache(maxsize=1)  # one graph in memory at a time
     def loaded(name: str) -> Graph:
         return graphs[name]()
 
@@ -148,7 +146,6 @@ def compare(
         columns=COLUMNS,
         device=device,
         workers=workers,
-        lanes=lanes,
         budget=budget,
         on_progress=on_progress,
     )

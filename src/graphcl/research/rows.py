@@ -15,11 +15,10 @@ import os
 import platform
 import signal
 import statistics
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,7 +185,6 @@ def execute(
     columns: Sequence[str],
     device: torch.device,
     workers: int = 1,
-    lanes: int = 1,
     budget: float = math.inf,
     on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> list[Row]:
@@ -202,107 +200,66 @@ def execute(
         columns: the columns that identify a row.
         device: where the jobs train; it is noted in the rows.
         workers: processes that score; 1 scores in this process.
-        lanes: threads that train beside each other; of several, rows say how many, as seconds and
-            memory are then of all of them.
         budget: no job starts after this many seconds; a later call runs the rest.
         on_progress: called after each job.
     """
     found = {key_of(row, columns): row for row in read(path) if "failed" not in row}
-    open_jobs = [job for job in jobs if any(key_of(one, columns) not in found for one in job.about)]
-    about = provenance(device) | ({"lanes": lanes} if lanes > 1 else {})
-    session = _Session(path, columns, about, found)
-    began, elapsed, done, total = time.perf_counter(), 0.0, 0, len(open_jobs)
-    todo, lock = deque(open_jobs), threading.Lock()
+    todo = [job for job in jobs if any(key_of(one, columns) not in found for one in job.about)]
+    about, failed, began, elapsed = provenance(device), 0, time.perf_counter(), 0.0
+    pending: deque[tuple[tuple[Row, ...], Future[Sequence[Row]]]] = deque()
 
-    def lane() -> None:
-        nonlocal elapsed, done
-        while True:
-            with lock:
-                if not todo or elapsed > budget:
-                    return
-                job = todo.popleft()
-            session.start(job, pool)
-            session.collect(at_most=2 * workers)  # bounds the embeddings held in memory
-            with lock:
-                done, elapsed = done + 1, time.perf_counter() - began
-                remaining = elapsed / done * (total - done)
-                on_progress(Progress(done, total, job.label, elapsed, remaining, session.failed))
+    def keep(new: Iterable[Row]) -> None:
+        nonlocal failed
+        for one in new:
+            row, key = one | about, key_of(one, columns)
+            if "failed" in found.get(key, {"failed": ""}):  # else the job ran for its other rows
+                failed += "failed" in row
+                # In this order: after an interrupt between the two, it is not appended twice.
+                found[key] = row
+                append(path, row)
 
-    with scoring_pool(workers) as pool:
-        try:
-            _side_by_side(lane, lanes)
-        except KeyboardInterrupt:
-            todo.clear()
-            session.collect(at_most=2 * workers + 1)  # what is finished, without waiting
-            raise
-        session.collect(at_most=0)
-    wanted = [key_of(one, columns) for job in jobs for one in job.about]
-    return [session.found[key] for key in wanted if key in session.found]
-
-
-def _side_by_side(work: Callable[[], None], lanes: int) -> None:
-    """Calls `work` in as many threads; in this one if it is one."""
-    if lanes == 1:
-        work()
-        return
-    with ThreadPoolExecutor(lanes) as threads:
-        for one in [threads.submit(work) for _ in range(lanes)]:
-            one.result()
-
-
-class _Session:
-    """The rows of one call of `execute`: being scored, found, and failed."""
-
-    def __init__(
-        self, path: Path, columns: Sequence[str], provenance: Row, found: dict[Key, Row]
-    ) -> None:
-        self._path, self._columns, self._provenance = path, columns, provenance
-        self._pending: deque[tuple[tuple[Row, ...], Future[Sequence[Row]]]] = deque()
-        self.found, self.failed = found, 0
-        self._lock = threading.RLock()
-
-    def start(self, job: Job, pool: Executor) -> None:
+    def start(job: Job, pool: Executor) -> None:
         """Runs a job's training and submits its scorings to the pool."""
-        missing = {key_of(one, self._columns): one for one in job.about}
+        missing = {key_of(one, columns): one for one in job.about}
+        why = "the run ended without this row"
         try:
             for scoring in job.run():
                 for row in scoring.rows:
-                    del missing[key_of(row, self._columns)]  # KeyError: the job did not list it
+                    del missing[key_of(row, columns)]  # KeyError: the job did not list it
                 if scoring.score is None:
-                    self._keep(scoring.rows)
+                    keep(scoring.rows)
                 else:
-                    self._pending.append((scoring.rows, pool.submit(scoring.score)))
+                    pending.append((scoring.rows, pool.submit(scoring.score)))
         except Exception as error:
             why = reason(error)
-        else:
-            why = "the run ended without this row"
-        self._keep([one | {"failed": why} for one in missing.values()])
+        keep(one | {"failed": why} for one in missing.values())
 
-    def collect(self, *, at_most: int) -> None:
+    def collect(at_most: int) -> None:
         """Keeps finished rows and waits until at most `at_most` scorings are pending."""
-        while True:
-            with self._lock:
-                waits = len(self._pending) > at_most
-                if not self._pending or not (waits or self._pending[0][1].done()):
-                    return
-                known, future = self._pending.popleft()
+        while pending and (len(pending) > at_most or pending[0][1].done()):
+            known, future = pending.popleft()
             try:
                 scored = zip(known, future.result(), strict=True)
-                self._keep([row | scores for row, scores in scored])
+                keep([row | scores for row, scores in scored])
             except Exception as error:
-                self._keep([row | {"failed": reason(error)} for row in known])
+                keep(row | {"failed": reason(error)} for row in known)
 
-    def _keep(self, new: Iterable[Row]) -> None:
-        with self._lock:
-            for one in new:
-                row = one | self._provenance
-                key = key_of(row, self._columns)
-                if "failed" not in self.found.get(key, {"failed": ""}):
-                    continue  # finished before: the job ran again for its other rows
-                self.failed += "failed" in row
-                # In this order: after an interrupt between the two, the row is not appended twice.
-                self.found[key] = row
-                append(self._path, row)
+    with scoring_pool(workers) as pool:
+        try:
+            for done, job in enumerate(todo, 1):
+                if elapsed > budget:
+                    break
+                start(job, pool)
+                collect(2 * workers)  # bounds the embeddings held in memory
+                elapsed = time.perf_counter() - began
+                remaining = elapsed / done * (len(todo) - done)
+                on_progress(Progress(done, len(todo), job.label, elapsed, remaining, failed))
+        except KeyboardInterrupt:
+            collect(2 * workers + 1)  # what is finished, without waiting
+            raise
+        collect(0)
+    wanted = [key_of(one, columns) for job in jobs for one in job.about]
+    return [found[key] for key in wanted if key in found]
 
 
 def reason(error: Exception) -> str:
