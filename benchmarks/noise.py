@@ -6,7 +6,7 @@ usage: python -m benchmarks.noise run --out ROWS.jsonl [--graphs nba wisconsin .
 0, 20 and 100 columns of normal noise stand beside the features of ten graphs of the gallery, as
 they might in a table that nobody has tidied. `default`, the raw features and boosted trees are
 scored by the protocol of `graphcl compare`. A row is one of its rows; its ``graph`` is a graph's
-name, and ``noise`` the number of columns. `show` prints the mean scores.
+name, a plus and the number of columns. `show` prints the mean scores.
 """
 
 import argparse

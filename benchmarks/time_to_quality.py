@@ -30,7 +30,6 @@ from graphcl.research.trials import train_method
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results/time_to_quality.jsonl"
-TODAY = ROOT / "benchmarks/results/time_to_quality_cpu.jsonl"
 GRAPHS = ("amazon_photo", "blogcatalog_attr", "cora_ml", "tolokers")
 LENGTHS: dict[str, tuple[str, tuple[int, ...]]] = {
     "graphcl": ("steps", (1, 5, 10, 25, 50, 100)),
@@ -98,71 +97,38 @@ def _measure(
     )
 
 
-def curves(found: Sequence[Row]) -> dict[tuple[str, str, str], list[tuple[float, float]]]:
-    """Returns seconds and score of each length, by device, graph and method, means over seeds.
-
-    Lengths of an earlier `default` count where today's has none.
-    """
-    each: dict[tuple[str, str, str, str], list[Row]] = {}
+def curves(found: Sequence[Row]) -> dict[tuple[str, str], list[tuple[float, float]]]:
+    """Returns seconds and score of each length, by graph and method, means over seeds."""
+    each: dict[tuple[str, str, str], list[Row]] = {}
     for row in found:
         if "failed" not in row:
-            method, system = text(row, "method"), text(row, "system")
-            each.setdefault((_kind(row), text(row, "graph"), method, system), []).append(row)
-    today = set(lengths("graphcl"))
-    measured = {key[:3] for key in each if key[3] in today}
-    each = {key: value for key, value in each.items() if key[:3] not in measured or key[3] in today}
-    points: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
-    for (kind, graph, method, _), members in each.items():
+            key = (text(row, "graph"), text(row, "method"), text(row, "system"))
+            each.setdefault(key, []).append(row)
+    points: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for (graph, method, _), members in each.items():
         seconds = fmean(number(row, "train_seconds") for row in members)
         score = fmean(number(row, "score") for row in members)
-        points.setdefault((kind, graph, method), []).append((seconds, score))
+        points.setdefault((graph, method), []).append((seconds, score))
     return {key: sorted(value) for key, value in points.items()}
 
 
-def _kind(row: Row) -> str:
-    return "CPU" if row["device"] == "cpu" else text(row, "device")
-
-
-def _earlier(found: Sequence[Row]) -> list[str]:
-    """Says on what today's `default` was not measured, if there is such a thing."""
-    ours = [row for row in found if row["method"] == "graphcl"]
-    today = {_kind(row) for row in ours if row["system"] in lengths("graphcl")}
-    return [
-        f"On the {kind}, `default` is an earlier one: learning rate 0.001, temperature 0.5."
-        for kind in sorted({_kind(row) for row in ours} - today)
-    ]
-
-
-def _former(found: Sequence[Row]) -> list[str]:
-    """Says that `default` is a former one, if no row has what today's has."""
-    settings: list[Any] = [row["settings"] for row in found if row["system"] == "graphcl"]
-    if any("smoothed_features" in one for one in settings):
-        return []
-    return ["`default` is the former one: 200 steps, no smoothed features, and its probe."]
-
-
 def draw(found: Sequence[Row]) -> Any:
-    """Draws a panel per device and graph: score by seconds, a line per system."""
+    """Draws a panel per graph: score by seconds, a line per system."""
     points = curves(found)
-    panels = list(dict.fromkeys((kind, graph) for kind, graph, _ in points))
-    kinds = list(dict.fromkeys(kind for kind, _ in panels))
-    graphs = list(dict.fromkeys(graph for _, graph in panels))
-    panels = [(kind, graph) for kind in kinds for graph in graphs]
-    wide, high = 3.3 * len(graphs), 0.4 + 3.1 * len(kinds)
-    figure, axes = output.new_figure(wide, high, len(panels), len(kinds))
-    for axis, (kind, graph) in zip(axes, panels, strict=True):
+    graphs = list(dict.fromkeys(graph for graph, _ in points))
+    figure, axes = output.new_figure(3.3 * len(graphs), 3.5, len(graphs))
+    for axis, graph in zip(axes, graphs, strict=True):
         for place, method in enumerate(LENGTHS):
-            mine = points.get((kind, graph, method))
+            mine = points.get((graph, method))
             if mine:
                 x, y = zip(*mine, strict=True)
                 style = {"color": output.COLOURS[place], "marker": output.MARKERS[place]}
                 shown = [100 * one for one in y]
                 axis.plot(x, shown, label=TITLES[method], markersize=4, **style)
-        axis.set(xscale="log", xlabel="seconds of training", title=f"{graph}, {kind}")
+        axis.set(xscale="log", xlabel="seconds of training", title=graph)
         axis.xaxis.set_minor_formatter("")  # labels between powers of ten would overlap
         output.finish(axis)
-    for axis in axes[:: len(graphs)]:
-        axis.set_ylabel("score, %")
+    axes[0].set_ylabel("score, %")
     pairs = [pair for axis in axes for pair in zip(*axis.get_legend_handles_labels(), strict=True)]
     shown = {label: handle for handle, label in pairs}  # a panel may lack a system
     figure.legend(
@@ -177,55 +143,45 @@ def section(found: Sequence[Row]) -> str:
         [
             "## Score against seconds",
             "",
-            "Trainings of several lengths, each from its first step to its last, by",
-            "`python -m benchmarks.time_to_quality`. The last point of a line is the system's",
-            "default, of DGI and BGRL a small part of it. The table has the best point of each",
-            "rival, and when `default` has passed it. *CPU* is two cores of a server's Xeon.",
-            *_former(found),
-            *_earlier(found),
+            "Trainings of several lengths on two cores of a CPU, each from its first step to its",
+            "last, by `python -m benchmarks.time_to_quality`, one seed: which score after how many",
+            "seconds. The last point of a line is the system's default, of DGI a part of it.",
+            "After one step, ours is mostly what no gradient has made: own and smoothed features",
+            "in their principal directions.",
             "",
             "![Score against seconds of training](images/time_to_quality.png)",
             "",
             table(found),
             "",
-            "Today's `default`, measured alone on a CPU beside CCA-SSG: after how many seconds of",
-            "training it has which score. After one step, the embedding is mostly what no gradient",
-            "has made: own and smoothed features in their principal directions.",
-            "",
-            today(rows.read(TODAY)),
+            behind(found),
             "",
         ]
     )
 
 
-def today(found: Sequence[Row]) -> str:
-    """Returns a line per graph and system: its scores and the seconds to them."""
-    lines: dict[tuple[str, str], list[str]] = {}
-    for row in found:
-        method = text(row, "system").partition(":")[0]
-        said = f"{100 * number(row, 'score'):.1f} ({number(row, 'train_seconds'):.1f} s)"
-        lines.setdefault((text(row, "graph"), TITLES[method]), []).append(said)
-    return markdown_table(
-        ["graph", "system", "score (after)"],
-        [[*key, ", ".join(points)] for key, points in lines.items()],
-    )
-
-
 def table(found: Sequence[Row]) -> str:
-    """Returns the best score of each system and the seconds to it, and ours at that time."""
-    points = curves(found)
-    lines = []
-    for (kind, graph, method), mine in points.items():
-        ours = points.get((kind, graph, "graphcl"))
-        if method == "graphcl" or ours is None:
-            continue
-        seconds, score = max(mine, key=lambda one: one[1])
-        sooner = next((f"{spent:.1f} s" for spent, got in ours if got >= score), "never")
-        lines.append(
-            [graph, kind, TITLES[method], f"{100 * score:.1f}", f"{seconds:.1f} s", sooner]
-        )
-    columns = ("graph", "on", "rival", "its best score", "after", "`default` is there after")
-    return markdown_table(columns, lines)
+    """Returns a line per graph and system: its scores and the seconds to them."""
+    lines = [
+        [
+            graph,
+            TITLES[method],
+            ", ".join(f"{100 * score:.1f} ({seconds:.1f} s)" for seconds, score in points),
+        ]
+        for (graph, method), points in curves(found).items()
+    ]
+    return markdown_table(["graph", "system", "score (after)"], lines)
+
+
+def behind(found: Sequence[Row]) -> str:
+    """Says where, with the seconds of a rival's point, ours has a lower score than it."""
+    points, said = curves(found), []
+    for (graph, method), theirs in points.items():
+        for seconds, score in theirs if method != "graphcl" else ():
+            ours = [got for spent, got in points[graph, "graphcl"] if spent <= seconds]
+            gap = 100 * (score - max(ours, default=0.0))
+            if gap > 0:
+                said.append(f"{graph}, {TITLES[method]} after {seconds:.1f} s: {gap:.1f} points")
+    return f"Where a rival is ahead of ours with as many seconds: {'; '.join(said) or 'nowhere'}."
 
 
 if __name__ == "__main__":

@@ -27,14 +27,19 @@ FOUND = [
 
 def test_points_are_means_over_seeds_in_the_order_of_time():
     points = time_to_quality.curves(FOUND)
-    assert points["CPU", "mine", "graphcl"] == [pytest.approx((2.0, 0.6)), (9.0, 0.9)]
-    assert points["CPU", "mine", "grace"] == [(7.0, 0.95)]
+    assert points["mine", "graphcl"] == [pytest.approx((2.0, 0.6)), (9.0, 0.9)]
+    assert points["mine", "grace"] == [(7.0, 0.95)]
 
 
-def test_the_table_says_when_ours_has_passed_a_rival():
+def test_the_table_has_the_points_and_the_page_says_where_a_rival_is_ahead():
     lines = time_to_quality.table(FOUND).splitlines()
-    assert lines[2] == "| mine | CPU | DGI | 65.0 | 4.0 s | 9.0 s |"
-    assert lines[3] == "| mine | CPU | GRACE | 95.0 | 7.0 s | never |"
+    assert lines[3] == "| mine | DGI | 65.0 (4.0 s), 60.0 (8.0 s) |"
+    # After 4 s ours has 0.6; after 7 s still, beside 0.95; after 8 s, 0.6 is not behind 0.6.
+    said = time_to_quality.behind(FOUND)
+    assert said.endswith(
+        "seconds: mine, DGI after 4.0 s: 5.0 points; mine, GRACE after 7.0 s: 35.0 points."
+    )
+    assert time_to_quality.behind(FOUND[:3]).endswith("seconds: nowhere.")
 
 
 def test_the_legend_has_the_systems_of_all_panels():
