@@ -27,7 +27,7 @@ from benchmarks.gallery_rows import (
 )
 from graphcl.files.atomic import write_whole
 from graphcl.research import output, rows
-from graphcl.research.comparison import RAW, Score, summarise_rows
+from graphcl.research.comparison import RAW, score_text, summarise_rows
 from graphcl.research.output import markdown_table
 from graphcl.research.rows import number, text
 
@@ -331,7 +331,7 @@ def each_graph(found: Rows, labels: int | None, gallery: str) -> str:
     rivals, lines = best_rivals(known), []
     for graph in sorted(known[OURS]):
         best = max(known[name].get(graph, 0.0) for name in names)
-        cells = [_cell(summary.cell(graph, name), best) for name in names]
+        cells = [score_text(summary.cells[graph, name], best) for name in names]
         gap = signed(100 * (known[OURS][graph] - known[rivals[graph]][graph]))
         lines.append([graph, *cells, gap])
     best_of = {graph: known[rivals[graph]][graph] for graph in shared}
@@ -346,14 +346,6 @@ def each_graph(found: Rows, labels: int | None, gallery: str) -> str:
         lines.append([title, *(mean.replace("-", "−") for mean in means), ""])
     title = f"{gallery.capitalize()}: {short(labels)}"
     return markdown_table((title, *(TITLES[name] for name in names), "lead"), lines) + "\n"
-
-
-def _cell(score: Score, best: float) -> str:
-    if score.mean is None:
-        return "failed" if score.failed else "–"
-    shown = f"{100 * score.mean:.1f}"
-    shown += f" ± {100 * score.std:.1f}" if score.std is not None else ""
-    return f"**{shown}**" if score.mean == best else shown
 
 
 def _chance(p: float | None) -> str:

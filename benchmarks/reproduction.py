@@ -13,8 +13,9 @@ import json
 import math
 import sys
 import tomllib
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from graphcl.research import rows as result_rows
 from graphcl.research.rows import Row
 from graphcl.research.studies import STUDIES
 from graphcl.research.studies.study import Study
+from graphcl.research.systems import SYSTEMS
+from graphcl.research.systems.system import settings_of
 from graphcl.research.table2 import INDUCTIVE, TRANSDUCTIVE, UNSUPERVISED, Cell, assemble, decimals
 
 ROOT = Path(__file__).parents[1]
@@ -41,10 +44,47 @@ WHAT = {"trained": "graphcl", "random encoder": "random-encoder", "raw features"
 
 
 def score_rows(results: Path = RESULTS) -> list[Row]:
-    """Returns the rows of every file with scores, in the order of the files' names."""
+    """Returns the rows of every file with scores, as far as Table 2 shows them."""
     files = sorted(path for path in results.glob("*.jsonl") if path.stem.startswith(SOURCES))
-    found = [normalised(row) for path in files for row in result_rows.read(path)]
-    return [row for row in found if row is not None]
+    return chosen([row for path in files for row in result_rows.read(path)])
+
+
+def chosen(rows: Sequence[Row]) -> list[Row]:
+    """Returns the last row of each seed with the shipped settings, or else with the newest.
+
+    Recipes that the paper's table does not have are systems of their own.
+    """
+    found: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in filter(None, map(normalised, rows)):
+        if not row.get("study"):
+            found[row["method"], row["graph"]].append(row)
+    kept: list[Row] = []
+    for each in found.values():
+        shipped = [row for row in each if _is_shipped(row)]
+        shipped = shipped or [row for row in each if _settings(row) == _settings(each[-1])]
+        kept += {row["seed"]: row for row in shipped}.values()
+    return kept
+
+
+def _settings(row: Row) -> Any:
+    return row.get("settings", row.get("recipe")) or {}
+
+
+def _is_shipped(row: Row) -> bool:
+    """Whether a row has the settings that this version would use on its dataset.
+
+    Keys that the row does not have, because they were added later, are not compared.
+    """
+    variant, method = row.get("variant"), row["method"]
+    name = variant or row["graph"]
+    if variant:
+        ours = asdict(load_recipe(name))
+    elif method in SYSTEMS and (method != "graphcl" or name in recipe_names()):
+        ours = settings_of(SYSTEMS[method].method(name))
+    else:
+        return False
+    plain = {key: list(one) if isinstance(one, tuple) else one for key, one in ours.items()}
+    return all(plain.get(key) == value for key, value in _settings(row).items())
 
 
 def normalised(row: Row) -> Row | None:
@@ -53,15 +93,20 @@ def normalised(row: Row) -> Row | None:
     Rows of `benchmarks.ppi` contain ``what`` was measured and the recipe. For a control, that is
     the recipe of the trained encoder that it is compared with.
     """
-    if "what" not in row or "method" in row:
+    if "method" in row:
         return row
+    if "what" not in row:  # of `benchmarks.accuracy`
+        variant = row.get("variant") or ""
+        return row | {"method": f"GraphCL, recipe {variant}" if variant else "graphcl"}
     method, named = WHAT.get(row["what"]), row["recipe_name"]
     if method is None or (method == "random-encoder" and named != row["graph"]):
         return None  # this recipe is not the paper's
     if method != "graphcl":
         seedless = {"seed": 0, "runs_identical": True} if row["seed"] is None else {}
         return row | {"method": method, "settings": {}} | seedless
-    return row | {"method": method, "variant": named if named != row["graph"] else ""}
+    if named == row["graph"]:
+        return row | {"method": method}
+    return row | {"method": f"GraphCL, recipe {named}", "variant": named}
 
 
 def study_rows(study: Study, results: Path = RESULTS) -> list[Row]:

@@ -26,7 +26,7 @@ from graphcl.devices import resolve_device
 from graphcl.graphs.collection import Labelled
 from graphcl.research.rows import Row, scoring_pool
 from graphcl.research.systems import SYSTEMS
-from graphcl.research.systems.graphcl import settings_of
+from graphcl.research.systems.system import settings_of
 from graphcl.research.trials import Trial, score_method, train_method
 
 KEPT = ("method", "graph", "seed", "settings", "train_seconds", "failed")

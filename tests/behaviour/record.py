@@ -77,7 +77,6 @@ BASELINES = {
     "graphsage-mean": {"dim": 8, "epochs": 1},
     "graphsage-lstm": {"dim": 8, "epochs": 1},
     "graphsage-pool": {"dim": 8, "epochs": 1},
-    "fastgcn": {"epochs": 1},
     "gaan": {"dim": 8, "epochs": 1},
 }
 Case = tuple[str, Callable[[], np.ndarray]]

@@ -8,9 +8,12 @@ import pytest
 
 from benchmarks import reproduction
 from benchmarks.findings import FINDINGS
+from benchmarks.reproduction import chosen
+from graphcl.recipes import load_recipe
 from graphcl.research import rows
 from graphcl.research.studies import STUDIES
-from graphcl.research.table2 import TABLE_2
+from graphcl.research.table2 import TABLE_2, assemble
+from tests.research.test_table2 import cell_of, rows_of
 
 
 def test_the_page_is_that_of_the_rows(monkeypatch):
@@ -80,3 +83,50 @@ def test_findings_by_hand():
         "and 82.0 (0.15, 0.7); where the paper advises (up to 20 % of edges, 50 to 70 % of "
         "features) it is 81.0 on average, elsewhere 74.0."
     )
+
+
+def test_inductive_scores_are_fractions_of_micro_f1():
+    found = [
+        {"graph": "ppi", "what": what, "seed": seed, "micro_f1": score, "recipe_name": name}
+        for what, seed, score, name in (
+            ("trained", 0, 0.65, "ppi"),
+            ("trained", 1, 0.66, "ppi"),
+            ("trained", 0, 0.80, "ppi-wide"),
+            ("random encoder", 0, 0.60, "ppi"),
+            ("random encoder", 0, 0.62, "ppi-wide"),
+            ("raw features", None, 0.42, "ppi"),
+        )
+    ]
+    cells = assemble(chosen(found), datasets=["ppi"])
+    ours = [cell for cell in cells if cell.title.startswith("GraphCL")]
+    assert [cell.title for cell in ours] == ["GraphCL", "GraphCL, recipe ppi-wide"]
+    assert ours[0].mean == pytest.approx(0.655)
+    assert ours[1].paper is None
+    assert cell_of(cells, "random-encoder", "ppi").mean == pytest.approx(0.60)
+    assert cell_of(cells, "raw", "ppi").deterministic
+
+
+def test_the_shipped_settings_count_whatever_they_score():
+    shipped = vars(load_recipe("cora")) | {}
+    del shipped["mode"]  # a key that rows of an older version do not have
+    other = shipped | {"temperature": 0.1}
+    found = rows_of("graphcl", [0.80, 0.81], recipe=shipped)
+    found += rows_of("graphcl", [0.90, 0.91], recipe=other)
+    assert cell_of(assemble(chosen(found), datasets=["cora"]), "graphcl").mean == pytest.approx(
+        80.5
+    )
+    newest = rows_of("graphcl", [0.7, 0.7], recipe=shipped | {"dim": 1})
+    newest += rows_of("graphcl", [0.6, 0.6], recipe=other)
+    cells = assemble(chosen(newest), datasets=["cora"])
+    assert cell_of(cells, "graphcl").mean == pytest.approx(60)
+
+
+def test_rows_of_studies_are_not_in_the_table():
+    cells = assemble(chosen(rows_of("graphcl", [0.5], study="temperature")), datasets=["cora"])
+    assert cell_of(cells, "graphcl").state == "not measured"
+
+
+def test_a_repeated_run_counts_once():
+    found = [*rows_of("gat", [0.83, 0.84]), *rows_of("gat", [0.82])]
+    cell = cell_of(assemble(chosen(found), datasets=["cora"]), "gat")
+    assert (cell.runs, cell.mean) == (2, pytest.approx(83.0))

@@ -52,44 +52,6 @@ def test_table_2_in_all_its_forms(here, capsys):
     assert len(rows.read(folder / "table2.jsonl")) == 2
 
 
-def test_rows_are_shown_without_running(here, capsys):
-    for seed, score in enumerate((0.82, 0.83, 0.84)):
-        rows.append(
-            here / "mine.jsonl",
-            {"graph": "cora", "seed": seed, "accuracy": score, "device": "a GPU"},
-        )
-    assert run(["reproduce", "table2", "--rows", "mine.jsonl", "--datasets", "cora"]) == 0
-    out = capsys.readouterr().out
-    assert "83.0 ± 1.0" in out
-    assert "−0.6" in out
-    assert "within" in out
-    assert "not measured" in out
-    assert not (here / "reproduction/table2.jsonl").exists()
-
-
-def test_a_study_from_rows(here, capsys):
-    for seed in range(2):
-        for temperature in (0.1, 1.0):
-            rows.append(
-                here / "rows.jsonl",
-                {
-                    "study": "temperature",
-                    "method": "graphcl",
-                    "graph": "cora",
-                    "seed": seed,
-                    "settings_hash": "x",
-                    "temperature": temperature,
-                    "accuracy": 0.8 + 0.02 * seed,
-                    "device": "cpu",
-                },
-            )
-    command = ["reproduce", "temperature", "--rows", "rows.jsonl", "--out", "out", "--json"]
-    assert run(command) == 0
-    report = json.loads(capsys.readouterr().out)["temperature"]
-    assert [line["mean"] for line in report["summary"]] == [pytest.approx(81)] * 2
-    assert (here / "out/temperature.png").exists()
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -98,7 +60,6 @@ def test_a_study_from_rows(here, capsys):
         (["table2", "--methods", "dgy"], "unknown method 'dgy'"),
         (["table2", "--datasets", "cora", "--set", "epoch=1"], "none of the systems"),
         (["table2", "--runs", "0"], "Invalid value for '--runs'"),
-        (["table2", "--rows", "none.jsonl"], "graphcl: none.jsonl: no such file"),
         (["temperature", "--set", "hidden=1"], "none of the systems"),
     ],
 )

@@ -8,7 +8,7 @@ import torch
 
 from graphcl.errors import GraphCLError
 from graphcl.research import comparison
-from graphcl.research.comparison import comparable_methods, compare, read_systems, summarise_rows
+from graphcl.research.comparison import compare, read_systems, summarise_rows
 from graphcl.research.output import csv_text, latex_table
 from tests.conftest import random_graph
 
@@ -53,9 +53,10 @@ def test_what_cannot_be_compared_is_refused(text, message):
 
 
 def test_the_systems_that_can_be_compared_are_known():
-    known = comparable_methods()
-    assert {"graphcl", "raw", "grace", "bgrl", "cca-ssg", "graphmae", "trees"} <= set(known)
-    assert not {"gcn", "gat", "label-propagation"} & set(known)
+    names = ["graphcl", "raw", "grace", "bgrl", "cca-ssg", "graphmae", "trees"]
+    assert [system.name for system in read_systems(names)] == names
+    with pytest.raises(GraphCLError, match=r"others: graphcl, raw, deepwalk, .*, trees$"):
+        read_systems(["label-propagation"])
 
 
 def test_every_graph_system_and_seed_has_a_row_and_a_deterministic_system_one(tmp_path):
@@ -146,10 +147,10 @@ def test_means_distances_and_losses():
     summary = summarise_rows(ROWS, ["ours"])
     assert summary.graphs == ["a", "b"]
     assert summary.systems == ["ours", "raw", "theirs"]
-    cell = summary.cell("a", "ours")
+    cell = summary.cells["a", "ours"]
     assert (cell.mean, cell.runs, cell.seconds) == (pytest.approx(0.8), 2, 2)
     assert cell.std == pytest.approx(0.1414, abs=1e-4)
-    assert summary.cell("a", "raw").identical
+    assert summary.cells["a", "raw"].identical
     ours, raw, theirs = summary.overall
     assert (ours.mean, ours.losses) == (pytest.approx(0.64), 1)
     assert ours.distance == pytest.approx((0 + 0.22) / 2)
@@ -165,7 +166,7 @@ def test_a_point_below_is_no_loss_and_more_is():
 
 def test_a_repeated_run_counts_once_and_a_failure_gives_way():
     rows = [failed("a", "x"), row("a", "x", 0.1), row("a", "x", 0.9)]
-    cell = summarise_rows(rows).cell("a", "x")
+    cell = summarise_rows(rows).cells["a", "x"]
     assert (cell.mean, cell.runs, cell.failed) == (0.9, 1, 0)
 
 
@@ -173,9 +174,9 @@ def test_only_graphs_of_every_system_count_overall():
     summary = summarise_rows(
         [*ROWS, row("c", "raw", 0.1), failed("c", "ours"), row("c", "theirs", 1)]
     )
-    assert summary.common == ("a", "b")
-    assert summary.overall == summarise_rows(ROWS).overall[::1]
-    cell = summary.cell("c", "ours")
+    assert summary.common == ["a", "b"]
+    assert summary.overall == summarise_rows(ROWS).overall
+    cell = summary.cells["c", "ours"]
     assert (cell.mean, cell.failed, cell.reason) == (None, 1, "no luck")
 
 
@@ -184,7 +185,7 @@ def test_without_raw_features_there_are_no_losses():
 
 
 def test_nothing_in_common_is_nothing_overall():
-    assert summarise_rows([row("a", "x", 0.5), failed("a", "y")]).overall == ()
+    assert summarise_rows([row("a", "x", 0.5), failed("a", "y")]).overall == []
 
 
 @pytest.fixture
@@ -214,7 +215,8 @@ def test_latex_escapes_names(summary):
 
 
 def test_csv_is_unrounded(summary):
-    lines = list(csv.DictReader(io.StringIO(csv_text([asdict(cell) for cell in summary.cells]))))
+    written = csv_text([asdict(cell) for cell in summary.cells.values()])
+    lines = list(csv.DictReader(io.StringIO(written)))
     assert len(lines) == 9
     (one,) = (line for line in lines if (line["graph"], line["system"]) == ("b", "ours"))
     assert (float(one["mean"]), one["std"]) == (0.48, "")

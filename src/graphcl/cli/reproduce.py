@@ -8,7 +8,7 @@ import typer
 from graphcl.cli.options import DeviceOption, JsonOption, parse_settings, print_result
 from graphcl.cli.processes import continues
 from graphcl.cli.progress import ProbeStepsOption, run_progress
-from graphcl.errors import ParameterError, RunError, check_known
+from graphcl.errors import ParameterError, check_known
 from graphcl.settings import PROBE_STEPS
 
 # The names of `graphcl.research.studies.STUDIES`, which takes seconds to import.
@@ -50,9 +50,6 @@ def reproduce(
             "--set", metavar="KEY=VALUE", help="Change a setting of every system that has it."
         ),
     ] = [],  # noqa: B006
-    rows: Annotated[
-        list[Path], typer.Option(help="Only show the rows of this file; repeatable.")
-    ] = [],  # noqa: B006
     probe_steps: ProbeStepsOption = PROBE_STEPS,
     out: Annotated[Path, typer.Option(help="The folder for results.")] = Path("reproduction"),
     as_json: JsonOption = False,
@@ -75,16 +72,11 @@ def reproduce(
         graphcl reproduce table2 --methods graphcl,dgi --device cuda --jobs 8
 
         graphcl reproduce perturbation temperature --datasets cora,citeseer
-
-        graphcl reproduce table2 --rows benchmarks/results/accuracy.jsonl
     """
     names = _targets(targets)
     from graphcl import research
     from graphcl.devices import resolve_device
 
-    for path in rows:
-        if not path.is_file():
-            raise RunError(f"{path}: no such file")
     plan = research.Plan(
         datasets=tuple(research.check_datasets(_listed(datasets))),
         seeds=(seed,),
@@ -93,13 +85,12 @@ def reproduce(
         methods=tuple(research.check_methods(_listed(methods))) or None,
         probe_steps=probe_steps,
     )
-    shown = [row for path in rows for row in research.read(path)] if rows else None
     reports = {}
     for name in names:
         path = out / f"{name}.jsonl"
         with continues("reproduce", "rows", path), run_progress(name) as show:
             report = research.reproduce(
-                name, plan, path, runs=repeats, rows=shown, workers=jobs, on_progress=show
+                name, plan, path, runs=repeats, workers=jobs, on_progress=show
             )
         reports[name], text = report.show(out)
         if not as_json:

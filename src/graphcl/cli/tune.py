@@ -38,7 +38,6 @@ def tune(
         typer.Option(help="The recipe of the keys that are not searched. (default: as in train)"),
     ] = None,
     settings: SetOption = [],  # noqa: B006 (typer copies it)
-    prune: Annotated[bool, typer.Option(help="End trials that fall behind early.")] = True,
     seed: Annotated[int, typer.Option(help="Seed of the trials and trainings.")] = 0,
     probe_steps: ProbeStepsOption = PROBE_STEPS,
     device: DeviceOption = "auto",
@@ -52,7 +51,7 @@ def tune(
     several. With one class per node it is the mean over the given and redrawn splits of training
     and validation nodes. Test labels are never read.
 
-    A key that --set changes is not searched.
+    A key that --set changes is not searched. Trials that fall behind end early.
 
     Trials are stored in OUT/trials.jsonl, and the same command continues from them.
 
@@ -89,7 +88,6 @@ def tune(
         folder=folder,
         seed=seed,
         device=where,
-        prune=prune,
     )
     found, name = len(research.read(search.path)), search.objective.name
     print(f"{loaded!r}; {name}; {found} of {trials} trials found", file=sys.stderr)

@@ -8,12 +8,14 @@ all systems out of the box.
 
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from graphcl.errors import GraphError, ParameterError, counted
@@ -33,12 +35,12 @@ from graphcl.research.rows import (
     text,
 )
 from graphcl.research.systems import SYSTEMS
-from graphcl.research.systems.graphcl import settings_of
 from graphcl.research.systems.system import (
     SplitBySplit,
     System,
     is_split_by_split,
     is_unsupervised,
+    settings_of,
 )
 from graphcl.research.trials import find_system, train_method
 
@@ -76,16 +78,11 @@ def _read_system(text: str) -> System:
     settings = {key.strip(): value.strip() for key, _, value in pairs}
     system = replace(find_system(method), label=text, changed=settings)
     if not _is_comparable(system):
-        known = ", ".join(comparable_methods())
+        known = ", ".join(name for name, one in SYSTEMS.items() if _is_comparable(one))
         raise ParameterError(
             f"compare: {method} learns from the labels of one split; others: {known}"
         )
     return system
-
-
-def comparable_methods() -> list[str]:
-    """Returns the names of the systems that embed or learn split by split, ours first."""
-    return [name for name, system in SYSTEMS.items() if _is_comparable(system)]
 
 
 def _is_comparable(system: System) -> bool:
@@ -240,30 +237,20 @@ class Summary:
     """A comparison in one regime.
 
     Attributes:
-        cells: by graph, then by system.
+        graphs: names of the graphs, in order.
+        systems: names of the systems, in order.
+        cells: by graph and system.
         overall: by system.
         common: the graphs behind `overall`.
         labels: of each class to learn from; None for the graphs' splits.
     """
 
-    cells: tuple[Score, ...]
-    overall: tuple[Overall, ...]
-    common: tuple[str, ...]
+    graphs: list[str]
+    systems: list[str]
+    cells: dict[tuple[str, str], Score]
+    overall: list[Overall]
+    common: list[str]
     labels: int | None = None
-
-    @property
-    def graphs(self) -> list[str]:
-        """Names of the graphs, in order."""
-        return list(dict.fromkeys(cell.graph for cell in self.cells))
-
-    @property
-    def systems(self) -> list[str]:
-        """Names of the systems, in order."""
-        return list(dict.fromkeys(cell.system for cell in self.cells))
-
-    def cell(self, graph: str, system: str) -> Score:
-        """Returns one cell."""
-        return next(c for c in self.cells if (c.graph, c.system) == (graph, system))
 
 
 def summarise_rows(
@@ -274,57 +261,41 @@ def summarise_rows(
     `systems` are shown in this order, first.
     """
     mine = [row for row in rows if row.get("labels") == labels]
-    known = list(latest(mine, lambda row: key_of(row, COLUMNS)).values())
-    graphs = sorted({text(row, "graph") for row in known})
-    found = [name for name in systems if any(row["system"] == name for row in known)]
-    found += [
-        name for name in dict.fromkeys(text(row, "system") for row in known) if name not in found
-    ]
-    cells = [
-        _cell(graph, system, [r for r in known if (r["graph"], r["system"]) == (graph, system)])
-        for graph in graphs
-        for system in found
-    ]
-    scores = {(c.graph, c.system): c.mean for c in cells if c.mean is not None}
-    common = [graph for graph in graphs if all((graph, name) in scores for name in found)]
-    best = {graph: max(scores[graph, name] for name in found) for graph in common}
-    overall = []
-    for name in found if common else ():
-        ours = [scores[graph, name] for graph in common]
-        raw = [scores[graph, RAW] for graph in common] if RAW in found else None
-        overall.append(
-            Overall(
-                system=name,
-                mean=statistics.fmean(ours),
-                distance=statistics.fmean(best[graph] - scores[graph, name] for graph in common),
-                losses=None
-                if raw is None
-                else sum(one < theirs - POINT for one, theirs in zip(ours, raw, strict=True)),
-            )
-        )
-    return Summary(tuple(cells), tuple(overall), tuple(common), labels)
+    known: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in latest(mine, lambda row: key_of(row, COLUMNS)).values():
+        known[text(row, "graph"), text(row, "system")].append(row)
+    graphs = sorted({graph for graph, _ in known})
+    there = [system for _, system in known]
+    found = list(dict.fromkeys([*(one for one in systems if one in there), *there]))
+    cells = {(g, name): _cell(g, name, known.get((g, name), [])) for g in graphs for name in found}
+    common = [g for g in graphs if all(cells[g, name].mean is not None for name in found)]
+    if not common:
+        return Summary(graphs, found, cells, [], [], labels)
+    scores = np.array([[cells[g, name].mean for g in common] for name in found], dtype=float)
+    means, distances = scores.mean(axis=1), (scores.max(axis=0) - scores).mean(axis=1)
+    losses: list[int | None] = [None] * len(found)
+    if RAW in found:
+        losses = (scores < scores[found.index(RAW)] - POINT).sum(axis=1).tolist()
+    each = zip(found, means.tolist(), distances.tolist(), losses, strict=True)
+    return Summary(graphs, found, cells, [Overall(*one) for one in each], common, labels)
 
 
 def _cell(graph: str, system: str, rows: list[Row]) -> Score:
     scored = [row for row in rows if "failed" not in row]
-    failed = [row for row in rows if "failed" in row]
-    reason = text(failed[-1], "failed") if failed else ""
-    if not scored:
-        return Score(graph, system, failed=len(failed), reason=reason)
-    values = [number(row, "score") for row in scored]
+    reasons = [text(row, "failed") for row in rows if "failed" in row]
+    mean, std = mean_and_deviation([number(row, "score") for row in scored])
     seconds = [number(row, "train_seconds") for row in scored]
-    mean, std = mean_and_deviation(values)
     return Score(
         graph,
         system,
-        metric=text(scored[0], "metric"),
+        metric=text(scored[0], "metric") if scored else "",
         mean=mean,
         std=std,
-        runs=len(values),
-        failed=len(failed),
-        reason=reason,
-        seconds=statistics.median(seconds),
-        identical=bool(scored[0].get("runs_identical")),
+        runs=len(scored),
+        failed=len(reasons),
+        reason=reasons[-1] if reasons else "",
+        seconds=statistics.median(seconds) if scored else None,
+        identical=any(row.get("runs_identical") for row in scored),
     )
 
 
@@ -342,12 +313,12 @@ def comparison_report(rows: Sequence[Row], systems: Sequence[str] = ()) -> Repor
 def report_of(*summaries: Summary) -> Report:
     """Returns a comparison as it is shown and written, a table per regime."""
     labelled = [({} if one.labels is None else {"labels": one.labels}, one) for one in summaries]
-    cells = [about | asdict(cell) for about, one in labelled for cell in one.cells]
+    cells = [about | asdict(cell) for about, one in labelled for cell in one.cells.values()]
     overall = [about | asdict(line) for about, one in labelled for line in one.overall]
-    scored = any(cell.mean is not None for cell in summaries[0].cells)
+    scored = any(cell.mean is not None for cell in summaries[0].cells.values())
     return Report(
         NAME,
-        {"cells": cells, "overall": overall, "common": list(summaries[0].common)},
+        {"cells": cells, "overall": overall, "common": summaries[0].common},
         tables=[table(one) for one in summaries],
         notes=footnotes(*summaries),
         lines=[{"labels": None} | cell for cell in cells] if len(summaries) > 1 else cells,
@@ -357,7 +328,7 @@ def report_of(*summaries: Summary) -> Report:
 
 def footnotes(*summaries: Summary) -> list[str]:
     """Returns how to read the tables, and every failure."""
-    cells = [cell for one in summaries for cell in one.cells]
+    cells = [cell for one in summaries for cell in one.cells.values()]
     runs = runs_text([cell.runs for cell in cells if cell.runs and not cell.identical])
     common = list(dict.fromkeys(counted(len(one.common), "graph") for one in summaries))
     return [
@@ -373,50 +344,43 @@ def table(summary: Summary) -> Table:
     """Returns a line per graph, the best score of each in bold, then the three of `Overall`."""
     lines = []
     for graph in summary.graphs:
-        cells = [summary.cell(graph, system) for system in summary.systems]
+        cells = [summary.cells[graph, system] for system in summary.systems]
         best = max((cell.mean for cell in cells if cell.mean is not None), default=None)
         metric = next((METRICS.get(cell.metric, cell.metric) for cell in cells if cell.metric), "–")
-        scores = [
-            f"**{_score(cell)}**" if best is not None and cell.mean == best else _score(cell)
-            for cell in cells
-        ]
-        lines.append([graph, metric, *scores])
-    overall = summary.overall
-    if overall:
-        losses = [
-            "–" if one.losses is None or one.system == RAW else str(one.losses) for one in overall
-        ]
+        lines.append([graph, metric, *(score_text(cell, best) for cell in cells)])
+    if overall := summary.overall:
+        losses = (None if one.system == RAW else one.losses for one in overall)
         lines += [
             [MEAN, "", *(f"{100 * one.mean:.1f}" for one in overall)],
             [DISTANCE, "", *(f"{100 * one.distance:.1f}" for one in overall)],
-            [LOSSES, "", *losses],
+            [LOSSES, "", *("–" if one is None else str(one) for one in losses)],
         ]
     first = "Graph" if summary.labels is None else f"{summary.labels} labels a class"
     return Table([first, "Score", *summary.systems], lines)
 
 
-def _score(cell: Score) -> str:
+def score_text(cell: Score, best: float | None = None) -> str:
+    """Returns a score in per cent, in bold if it is the `best`, or why there is none."""
     if cell.mean is None:
         return "failed" if cell.failed else "–"
     spread = f" ± {100 * cell.std:.1f}" if cell.std is not None else ""
-    return f"{100 * cell.mean:.1f}{spread}"
+    shown = f"{100 * cell.mean:.1f}{spread}"
+    return f"**{shown}**" if cell.mean == best else shown
 
 
 def draw(summary: Summary) -> Any:
     """Draws the score of each system on each graph, and its mean distance to the best."""
-    scores = [(c.graph, c.system, c.mean, c.std, "Each graph: score, %") for c in summary.cells]
-    scores += [
-        (one.system, one.system, one.distance, None, f"{DISTANCE}, points")
-        for one in summary.overall
-    ]
+    each, points = summary.cells.values(), f"{DISTANCE}, points"
+    shown: Any = [(c.graph, c, c.mean, c.std, "Each graph: score, %") for c in each]
+    shown += [(one.system, one, one.distance, None, points) for one in summary.overall]
     lines: list[Row] = [
         {
             "x": x,
-            "system": system,
+            "system": one.system,
             "mean": mean and 100 * mean,
             "std": std and 100 * std,
             "panel": panel,
         }
-        for x, system, mean, std, panel in scores
+        for x, one, mean, std, panel in shown
     ]
     return plot(lines, x="x", by="system", panel="panel")

@@ -12,11 +12,11 @@ from graphcl.datasets import CATALOGUE, FIGURES, figures, load_dataset
 from graphcl.errors import DatasetError, ParameterError, check_known, option
 from graphcl.graphs.collection import GraphCollection
 from graphcl.research.output import Report, Table
-from graphcl.research.rows import Job, Json, Progress, Row, Scoring, execute, key_of, latest
+from graphcl.research.rows import Job, Json, Progress, Row, Scoring, execute
 from graphcl.research.studies import STUDIES
-from graphcl.research.studies.study import Experiment, Plan
+from graphcl.research.studies.study import Plan, Study
 from graphcl.research.systems import SYSTEMS
-from graphcl.research.systems.graphcl import settings_of
+from graphcl.research.systems.system import settings_of
 from graphcl.research.table2 import assemble, lines_of, table_2_report
 from graphcl.research.trials import (
     applicable,
@@ -81,7 +81,6 @@ def reproduce(
     path: Path,
     *,
     runs: int | None = None,
-    rows: Sequence[Row] | None = None,
     workers: int = 1,
     on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> Report:
@@ -93,7 +92,6 @@ def reproduce(
             of `runs` ones. Absent datasets are marked as absent.
         path: the file of rows.
         runs: the number of seeds; None is that of the table or study.
-        rows: show these rows and run nothing.
         workers: processes that score.
         on_progress: called after each training.
 
@@ -103,23 +101,18 @@ def reproduce(
     if name == "table1":
         return table_1_report(table_1(plan.datasets or tuple(CATALOGUE)))
     experiment = STUDIES.get(name, TABLE_2)
-    wanted, chosen = plan.datasets, plan.datasets or experiment.datasets
+    chosen = plan.datasets or experiment.datasets
     here, absent = present(chosen if experiment.datasets else ())
     check_settings(plan.settings, here or ["cora"], experiment.methods or plan.methods)
-    if rows is None:
-        seeds = tuple(range(plan.seeds[0], plan.seeds[0] + (runs or experiment.runs)))
-        rows = execute(
-            experiment.jobs(replace(plan, datasets=tuple(here), seeds=seeds)),
-            path,
-            columns=experiment.columns,
-            device=plan.device,
-            workers=workers,
-            on_progress=on_progress,
-        )
-    elif name in STUDIES:
-        mine = [row for row in rows if row.get("study") == name]
-        mine = [row for row in mine if not wanted or row["graph"] in wanted]
-        rows = list(latest(mine, lambda row: key_of(row, experiment.columns)).values())
+    seeds = tuple(range(plan.seeds[0], plan.seeds[0] + (runs or experiment.runs)))
+    rows = execute(
+        experiment.jobs(replace(plan, datasets=tuple(here), seeds=seeds)),
+        path,
+        columns=experiment.columns,
+        device=plan.device,
+        workers=workers,
+        on_progress=on_progress,
+    )
     return experiment.report(rows, replace(plan, datasets=tuple(chosen)), absent)
 
 
@@ -145,9 +138,11 @@ def present(datasets: Sequence[str]) -> tuple[list[str], list[str]]:
 def methods_on(dataset: str, methods: Sequence[str] | None) -> list[str]:
     """Returns the systems to run on a dataset: all in the table, or those of them in `methods`.
 
+    Of FastGCN, which the paper has on Reddit alone, the table quotes the paper's number.
+
     A system in `methods` that the table does not include runs on every dataset.
     """
-    listed = [line.name for line in lines_of(dataset)]
+    listed = [line.name for line in lines_of(dataset) if line.name in SYSTEMS]
     if methods is None:
         return listed
     known = {line.name for name in CATALOGUE for line in lines_of(name)}
@@ -197,7 +192,7 @@ def _job(method: str, dataset: str, seed: int, plan: Plan) -> Job:
     return Job(f"{method} on {dataset}", (about,), run)
 
 
-class _Table2(Experiment):
+class _Table2(Study):
     def report(self, rows: Sequence[Row], plan: Plan, absent: Sequence[str] = ()) -> Report:
         """Returns the table for the plan's datasets and systems."""
         cells = assemble(rows, datasets=plan.datasets, methods=plan.methods, absent=absent)

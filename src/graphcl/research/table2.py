@@ -16,18 +16,15 @@ difference where neither side has a deviation.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 from graphcl.datasets import CATALOGUE
-from graphcl.errors import RunError
-from graphcl.recipes import load_recipe, recipe_names
 from graphcl.research.output import Report, Table, failure_text, plot, runs_text
-from graphcl.research.rows import Json, Row, mean_and_deviation, number, text
+from graphcl.research.rows import Row, mean_and_deviation, number, text
 from graphcl.research.systems import SYSTEMS
-from graphcl.research.systems.graphcl import settings_of
 
 PAPER_RUNS = 50
 TRANSDUCTIVE = ("cora", "citeseer", "pubmed")
@@ -204,72 +201,28 @@ def assemble(
 ) -> list[Cell]:
     """Returns the cells of Table 2, by dataset and in the paper's order.
 
-    If a system was measured with several settings, the shipped ones count, or else the last.
-
     Args:
-        rows: rows of any scripts; those without scores are skipped.
+        rows: a row for each seed of each system and dataset.
         datasets: the datasets to show.
         methods: the systems to show; None shows all.
         absent: datasets that are not on this machine; cells without rows are marked so.
     """
-    found: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
+    found: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
-        is_score = "graph" in row and "seed" in row and not row.get("study")
-        if is_score and (row.get("method") or "what" not in row):
-            method = str(row.get("method") or "graphcl")  # rows of `benchmarks.accuracy` have none
-            found[method, text(row, "graph"), str(row.get("variant") or "")].append(row)
+        found[text(row, "method"), text(row, "graph")].append(row)
     cells = []
     for dataset in datasets:
-        lines = [(line, "") for line in lines_of(dataset)]
-        lines += [
-            (_variant(method, variant, dataset), variant)
-            for method, graph, variant in found
-            if graph == dataset and (variant or method not in {line.name for line, _ in lines})
+        lines = lines_of(dataset)
+        beyond = [name for name, graph in found if graph == dataset]
+        beyond = [name for name in beyond if name not in {line.name for line in lines}]
+        titles = {name: SYSTEMS[name].title if name in SYSTEMS else name for name in beyond}
+        lines += [Line(name, title, BEYOND, {}) for name, title in titles.items()]
+        cells += [
+            _cell(line, dataset, found.get((line.name, dataset), []), absent=dataset in absent)
+            for line in lines
+            if methods is None or line.name in methods
         ]
-        for line, variant in lines:
-            if methods is None or line.name in methods:
-                chosen = _chosen(found.get((line.name, dataset, variant), []), line.name)
-                cells.append(_cell(line, dataset, chosen, absent=dataset in absent))
     return cells
-
-
-def _variant(method: str, variant: str, dataset: str) -> Line:
-    """Returns a line for a system, or a recipe of GraphCL, that the paper does not have."""
-    known = [line.title for line in TABLE_2 if line.name == method]
-    known += [SYSTEMS[method].title] if method in SYSTEMS else []
-    title = (known[0] if known else method) + (f", recipe {variant}" if variant else "")
-    return Line(method, title, BEYOND, {dataset: None})
-
-
-def _chosen(found: list[Row], method: str) -> list[Row]:
-    """Returns the last row of each seed with the shipped settings, or else with the newest."""
-    shipped = [row for row in found if _is_shipped(row, method)]
-    shipped = shipped or [row for row in found if _settings(row) == _settings(found[-1])]
-    return list({number(row, "seed"): row for row in shipped}.values())
-
-
-def _settings(row: Row) -> Mapping[str, Json]:
-    settings = row.get("settings", row.get("recipe")) or {}
-    if not isinstance(settings, Mapping):
-        raise RunError(f"a row of results has no table of settings: {settings!r}")
-    return settings
-
-
-def _is_shipped(row: Row, method: str) -> bool:
-    """Whether a row has the settings that this version would use on its dataset.
-
-    Keys that the row does not have, because they were added later, are not compared.
-    """
-    variant = str(row.get("variant") or "")
-    name = variant or text(row, "graph")
-    if method not in SYSTEMS or (method == "graphcl" and name not in recipe_names()):
-        return False
-    ours: Row = asdict(load_recipe(name)) if variant else settings_of(SYSTEMS[method].method(name))
-    return all(_plain(ours.get(key)) == _plain(value) for key, value in _settings(row).items())
-
-
-def _plain(value: Json) -> Json:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _cell(line: Line, dataset: str, rows: list[Row], *, absent: bool) -> Cell:

@@ -26,7 +26,6 @@ from graphcl.graphs.graph import Graph
 from graphcl.opening import AnyGraph
 from graphcl.research.rows import Json, Row, Scoring, mean_and_deviation, number, text
 from graphcl.research.systems import SYSTEMS
-from graphcl.research.systems.graphcl import settings_of
 from graphcl.research.systems.system import (
     Data,
     Labels,
@@ -35,6 +34,7 @@ from graphcl.research.systems.system import (
     Supervised,
     System,
     is_unsupervised,
+    settings_of,
     silent,
 )
 from graphcl.runs import files as runs

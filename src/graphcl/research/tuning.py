@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from graphcl.arrays import Array
 from graphcl.errors import GraphError, RunError, TrainingError, import_extra
 from graphcl.estimator import GraphCL
 from graphcl.evaluation.splits import METRICS, metric_of, nodes_to_choose_by, validation_score
@@ -28,9 +28,7 @@ from graphcl.seeding import derive
 from graphcl.settings import PROBE_STEPS
 from graphcl.training import EpochMetrics
 
-Array = npt.NDArray[Any]
 Data = Graph | GraphCollection
-Embed = Callable[[Any], Any]
 # The ranges of the paper's section 4.3. Weight decay also has values below the paper's range, where
 # our search found the best recipes; the paper's larger values almost undo the training.
 EPOCHS = (20, 50, 100, 150, 200)
@@ -83,7 +81,7 @@ class ValidationScore:
         nodes, y, train = nodes_to_choose_by(judged)
         return cls(unlabelled(data), judged.name, nodes, y, train, device, steps)
 
-    def __call__(self, embed: Embed) -> float:
+    def __call__(self, embed: Callable[[Any], Any]) -> float:
         """Returns the score as a fraction."""
         z: Any = embed(self.data)
         z = z[self.node_type] if isinstance(z, dict) else z
@@ -102,9 +100,6 @@ def unlabelled(data: Data) -> Any:
     return replace(data, nodes=nodes)
 
 
-SearchTrial = dict[str, Any]  # a row of the file of trials: see `tune`
-
-
 @dataclass(frozen=True)
 class Search:
     """What to search, and where to store the trials.
@@ -116,7 +111,6 @@ class Search:
         folder: where to write trials and the recipe.
         seed: decides the trials and every training.
         device: where to train.
-        prune: stop a trial early if its score is below the median at the same epoch.
     """
 
     objective: ValidationScore
@@ -125,7 +119,6 @@ class Search:
     folder: Path
     seed: int
     device: torch.device
-    prune: bool = True
 
     @property
     def about(self) -> Row:
@@ -148,7 +141,7 @@ class Search:
         """The recipe of the best trial."""
         return self.folder / RECIPE
 
-    def recipe_of(self, row: "SearchTrial") -> Recipe:
+    def recipe_of(self, row: dict[str, Any]) -> Recipe:
         """Returns the complete recipe of a trial."""
         return self.base.replace(**row["params"], epochs=row["epochs"])
 
@@ -162,8 +155,8 @@ def tune(
     search: Search,
     trials: int,
     *,
-    on_trial: Callable[[int, SearchTrial, SearchTrial], None] = lambda *_: None,
-) -> SearchTrial:
+    on_trial: Callable[[int, dict[str, Any], dict[str, Any]], None] = lambda *_: None,
+) -> dict[str, Any]:
     """Runs trials until the file has `trials` of them, writes the best recipe, returns its row.
 
     A row has the trial's ``number``, from 0, the ``params`` that the sampler chose, its ``state``
@@ -182,7 +175,7 @@ def tune(
     optuna = import_extra("optuna", feature="graphcl tune", extra="tune")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     path = search.path
-    known: list[SearchTrial] = [*rows.read(path)]
+    known: list[dict[str, Any]] = [*rows.read(path)]
     for row in known:
         if row.get("about") != search.about:
             raise RunError(
@@ -191,12 +184,17 @@ def tune(
             )
     study = optuna.create_study(
         direction="maximize",
-        pruner=optuna.pruners.MedianPruner(n_startup_trials=STARTUP)
-        if search.prune
-        else optuna.pruners.NopPruner(),
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=STARTUP),
     )
     for row in known:
-        study.add_trial(_frozen(optuna, search, row))
+        trial = optuna.trial.create_trial(
+            state=_state(optuna, row["state"]),
+            params=row["params"],
+            distributions=_distributions(optuna, search),
+            value=row["score"] if row["state"] == "complete" else None,
+            intermediate_values={int(epoch): score for epoch, score in row["scores"].items()},
+        )
+        study.add_trial(trial)
     for number in range(len(known), trials):
         row = _trial(optuna, study, search, number)
         rows.append(path, row)
@@ -205,17 +203,22 @@ def tune(
     best = best_row(known)
     if best is None:
         raise RunError(f"{path}: every trial failed; the last: {known[-1]['failed']}")
-    _write_recipe(search, best, len(known))
+    text = (
+        f"# {search.objective.data.name}: the best of {len(known)} trials by "
+        f"{search.objective.name} ({best['score']:.4f}), seed {search.seed}.\n"
+        "# Test labels were not read. Use it: graphcl train GRAPH --recipe THIS_FILE\n"
+    )
+    write_whole(search.recipe_path, text + search.recipe_of(best).to_toml())
     return best
 
 
-def best_row(found: Sequence[SearchTrial]) -> SearchTrial | None:
+def best_row(found: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """Returns the complete trial with the highest score, the first one among equals."""
     complete = [row for row in found if row["state"] == "complete"]
     return max(complete, key=lambda row: row["score"] or 0.0, default=None)
 
 
-def _trial(optuna: Any, study: Any, search: Search, number: int) -> SearchTrial:
+def _trial(optuna: Any, study: Any, search: Search, number: int) -> dict[str, Any]:
     seed = derive(search.seed, "tune", number) % 2**32
     study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP)
     trial = study.ask(_distributions(optuna, search))
@@ -272,23 +275,3 @@ def _distributions(optuna: Any, search: Search) -> dict[str, Any]:  # Optuna's o
 
 def _state(optuna: Any, state: str) -> Any:
     return optuna.trial.TrialState["FAIL" if state == "failed" else state.upper()]
-
-
-def _frozen(optuna: Any, search: Search, row: SearchTrial) -> Any:
-    """Returns a row of the file as a finished trial of Optuna's."""
-    return optuna.trial.create_trial(
-        state=_state(optuna, row["state"]),
-        params=row["params"],
-        distributions=_distributions(optuna, search),
-        value=row["score"] if row["state"] == "complete" else None,
-        intermediate_values={int(epoch): score for epoch, score in row["scores"].items()},
-    )
-
-
-def _write_recipe(search: Search, best: SearchTrial, trials: int) -> None:
-    text = (
-        f"# {search.objective.data.name}: the best of {trials} trials by {search.objective.name} "
-        f"({best['score']:.4f}), seed {search.seed}.\n"
-        "# Test labels were not read. Use it: graphcl train GRAPH --recipe THIS_FILE\n"
-    )
-    write_whole(search.recipe_path, text + search.recipe_of(best).to_toml())

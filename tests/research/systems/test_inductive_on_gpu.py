@@ -21,7 +21,6 @@ SMALL = {
     "graphsage-lstm": SAGE,
     "graphsage-pool": SAGE,
     "dgi-inductive": {"dim": 16, "epochs": 1},
-    "fastgcn": {"epochs": 5},
     "gaan": GATED,
 }
 

@@ -8,15 +8,16 @@ import pytest
 import scipy.sparse
 import torch
 
-from graphcl.errors import GraphError, ParameterError
+from graphcl.errors import GraphError, ParameterError, RecipeError
+from graphcl.estimator import GraphCL
 from graphcl.graphs.collection import disjoint_union
 from graphcl.graphs.graph import Graph
 from graphcl.research.systems import SYSTEMS
-from graphcl.research.systems.graphcl import settings_of
 from graphcl.research.systems.system import (
     Labelled,
     System,
     is_unsupervised,
+    settings_of,
     training_graph,
     whole_graph,
 )
@@ -112,7 +113,6 @@ INDUCTIVE = {
     "graphsage-mean": {"dim": 8, "epochs": 1},
     "graphsage-lstm": {"dim": 8, "epochs": 1},
     "graphsage-pool": {"dim": 8, "epochs": 1},
-    "fastgcn": {"epochs": 1},
     "gaan": {"dim": 8, "epochs": 1},
 }
 
@@ -179,7 +179,7 @@ def test_text_is_read_as_the_fields_type(name):
         (
             "propagation",
             {"feature_scaling": "x"},
-            "feature_scaling must be none or row or unit or auto; got 'x'",
+            "feature_scaling must be 'none', 'row', 'unit' or 'auto'; got 'x'",
         ),
         ("grace", {"edge_drop_1": 1.0}, r"grace: edge_drop_1 must be in \[0, 1\); got 1.0"),
         ("grace", {"encoder": "mean"}, "encoder must be convolutions or residual; got 'mean'"),
@@ -292,3 +292,23 @@ def test_what_is_missing_is_named(graph):
             inductive=False,
             owner="Gaan",
         )
+
+
+def test_graphcl_is_the_estimator(graph, collection):
+    for data in (graph, collection):
+        method = SYSTEMS["graphcl"].method("", dim="8", epochs=2, layers=1)
+        seen = []
+        z = method.embed(data, seed=3, device=CPU, on_epoch=lambda *done: seen.append(done))  # noqa: B023
+        model = GraphCL(method.recipe, seed=3, device="cpu").fit(data)
+        rows = model.transform(data)
+        assert np.array_equal(z, np.concatenate(rows) if isinstance(rows, list) else rows)
+        assert seen == [(1, 2), (2, 2)]
+        assert method.costs["loss"] == model.history_[-1].loss
+        assert method.costs["recipe_hash"] == method.recipe.hash
+
+
+def test_settings_of_graphcl_are_the_datasets_recipe():
+    assert settings_of(SYSTEMS["graphcl"].method("ppi"))["encoder"] == "residual"
+    assert settings_of(SYSTEMS["graphcl"].method("", layers="3"))["layers"] == 3
+    with pytest.raises((ParameterError, RecipeError), match="temprature"):
+        SYSTEMS["graphcl"].method("", temprature=0.1)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -40,20 +41,16 @@ WHAT = {"sampled": "an epoch, sampled", "full": "a step, whole graph"}
 STEPS = 20  # timed steps on a whole graph
 
 
-def _recipe(mode: str, settings: Row) -> Recipe:
-    small: Row = {"layers": 2, "dim": 128, "batch_nodes": BATCH, "fan_out": 10, "epochs": 1}
-    return load_recipe("default").with_texts(**small | settings | {"mode": mode})
+SMALL: Row = {"layers": 2, "dim": 128, "batch_nodes": BATCH, "fan_out": 10, "epochs": 1}
 
 
 def _jobs(plan: Plan) -> list[Job]:
     sizes = SIZES["cuda" if plan.device.type == "cuda" else "cpu"]
-    return [
-        _job(plan, seed, mode, nodes) for nodes in sizes for mode in MODES for seed in plan.seeds
-    ]
+    return [_job(plan, *one) for one in product(sizes, MODES, plan.seeds)]
 
 
-def _job(plan: Plan, seed: int, mode: str, nodes: int) -> Job:
-    recipe = _recipe(mode, plan.settings)
+def _job(plan: Plan, nodes: int, mode: str, seed: int) -> Job:
+    recipe = load_recipe("default").with_texts(**SMALL | plan.settings | {"mode": mode})
     settings: Row = asdict(recipe)
     identity = run_identity("complexity", "synthetic", seed, settings)
     about: Row = identity | {"mode": mode, "nodes": nodes}
@@ -128,12 +125,9 @@ def _summary(rows: Sequence[Row]) -> list[Row]:
     columns = ("graph", "device", "mode", "nodes")
     lines = averages(rows, columns, lambda row: number(row, "seconds"))
     for line in lines:
-        line["exponent"] = exponent([other for other in lines if _curve(other) == _curve(line)])
+        curve = (line["device"], line["mode"])
+        line["exponent"] = exponent([o for o in lines if (o["device"], o["mode"]) == curve])
     return lines
-
-
-def _curve(line: Row) -> tuple[str, str]:
-    return text(line, "device"), text(line, "mode")
 
 
 def _draw(rows: Sequence[Row]) -> Any:

@@ -8,6 +8,7 @@ labels. No edge connects them, so the weights depend on the clean graph alone.
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import product
 from typing import Any, cast
 
 import numpy as np
@@ -26,14 +27,18 @@ from graphcl.research.studies.study import (
     run_identity,
 )
 from graphcl.research.systems import SYSTEMS
-from graphcl.research.systems.graphcl import settings_of
-from graphcl.research.systems.system import Supervised, is_unsupervised
+from graphcl.research.systems.system import Supervised, is_unsupervised, settings_of
 from graphcl.research.table2 import SCORE
 from graphcl.research.trials import applicable
 
 LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)
 RIVALS = ("graphcl", "raw", "dgi", "gcn")
 TITLES = {"graphcl": "GraphCL", "raw": "raw features", "dgi": "DGI", "gcn": "GCN (supervised)"}
+
+
+def _edges(graph: Graph) -> npt.NDArray[Any]:
+    both = graph.edge_index()
+    return both[:, both[0] < both[1]]
 
 
 def missing_links(graph: Graph, rate: float, random: np.random.Generator) -> Graph:
@@ -63,11 +68,6 @@ def missing_features(graph: Graph, rate: float, random: np.random.Generator) -> 
     return graph.replace(x=x, store=None)
 
 
-def _edges(graph: Graph) -> npt.NDArray[Any]:
-    both = graph.edge_index()
-    return both[:, both[0] < both[1]]
-
-
 def _relinked(graph: Graph, edges: npt.NDArray[Any]) -> Graph:
     linked = Graph.from_edge_index(edges, np.zeros((graph.num_nodes, 1), dtype=np.float32))
     # Features, labels and masks were checked when the graph was built.
@@ -95,15 +95,6 @@ def with_versions(graph: Graph, versions: Sequence[Graph]) -> Graph:
         val_mask=padded(graph.val_mask, False),
         test_mask=padded(graph.test_mask, False),
     )
-
-
-def _jobs(plan: Plan) -> list[Job]:
-    return [
-        _job(plan, dataset, method, seed)
-        for dataset in plan.datasets
-        for method in RIVALS
-        for seed in plan.seeds
-    ]
 
 
 def _job(plan: Plan, dataset: str, method: str, seed: int) -> Job:
@@ -169,7 +160,7 @@ CORRUPTION = Study(
         "The probe, too, is trained on the clean graph."
     ),
     variables=("kind", "level"),
-    jobs=_jobs,
+    jobs=lambda plan: [_job(plan, *one) for one in product(plan.datasets, RIVALS, plan.seeds)],
     summary=_summary,
     draw=_draw,
     methods=RIVALS,

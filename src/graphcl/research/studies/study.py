@@ -3,7 +3,6 @@
 Studies report test scores, but nothing is chosen by them: recipes were chosen on validation nodes.
 """
 
-from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -18,7 +17,6 @@ from graphcl.graphs.graph import Graph
 from graphcl.recipes import Recipe, load_recipe, recipe_for
 from graphcl.research.output import Report, Table, plot, title_of
 from graphcl.research.rows import Job, Json, Row, Scoring, mean_and_deviation, number, text
-from graphcl.research.systems.system import Data
 from graphcl.research.table2 import SCORE, scale, score_key
 from graphcl.research.trials import (
     Trial,
@@ -60,12 +58,16 @@ class Plan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Experiment(ABC):
-    """Runs, and what is shown of them: Table 2, or a study.
+class Study:
+    """One claim of the paper as an experiment: runs, and what is shown of them.
 
     Attributes:
         name: its name on the command line.
         jobs: returns the runs of a plan.
+        title: its title in reports.
+        claim: what the paper claims, and how it is tested here.
+        summary: returns the lines of the table for rows.
+        draw: returns a figure of matplotlib for rows.
         variables: columns that identify a row in addition to `IDENTITY`.
         datasets: the default datasets; empty if it generates its graphs.
         runs: the default number of seeds.
@@ -74,6 +76,10 @@ class Experiment(ABC):
 
     name: str
     jobs: Callable[[Plan], list[Job]]
+    title: str = ""
+    claim: str = ""
+    summary: Callable[[Sequence[Row]], list[Row]] = list
+    draw: Callable[[Sequence[Row]], Any] = list
     variables: tuple[str, ...] = ()
     datasets: tuple[str, ...] = ("cora",)
     runs: int = 5
@@ -84,40 +90,25 @@ class Experiment(ABC):
         """The columns that identify a row."""
         return (*IDENTITY, *self.variables)
 
-    @abstractmethod
-    def report(self, rows: Sequence[Row], plan: Plan, absent: Sequence[str] = ()) -> Report:
-        """Returns the rows as they are shown; `absent` are datasets that are not on the machine."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Study(Experiment):
-    """One claim of the paper as an experiment.
-
-    Attributes:
-        title: its title in reports.
-        claim: what the paper claims, and how it is tested here.
-        summary: returns the lines of the table for rows.
-        draw: returns a figure of matplotlib for rows.
-    """
-
-    title: str
-    claim: str
-    summary: Callable[[Sequence[Row]], list[Row]]
-    draw: Callable[[Sequence[Row]], Any]
-
     def report(
         self,
         rows: Sequence[Row],
         plan: Plan,  # noqa: ARG002 (a study shows all its rows)
         absent: Sequence[str] = (),
     ) -> Report:
-        """Returns the study with its claim, its table and its picture."""
+        """Returns the rows with a claim, a table and a picture; `absent` datasets are not here.
+
+        Mean and deviation share a column of the table.
+        """
         scored = [row for row in rows if "failed" not in row]
         summary = self.summary(rows)
+        names = [name for name in (summary[0] if summary else {}) if name not in ("std", "failed")]
+        columns = [name.replace("_", " ") for name in names]
+        lines = [[_text(line, name) for name in names] for line in summary]
         return Report(
             self.name,
             {"summary": summary, "absent": list(absent)},
-            tables=[Table(*study_lines(self, rows), self.title)],
+            tables=[Table(columns, lines, self.title)],
             notes=[provenance_text(rows), *(f"{title_of(name)}: absent" for name in absent)],
             lines=summary,
             claim=self.claim,
@@ -161,14 +152,9 @@ def training_job(
         model = GraphCL(recipe, seed=seed, device=str(plan.device), verbose=False)
         z = model.fit_transform(data)
         row = about | {"settings": settings} | measure(model)
-        yield probe_scoring(row, z, data, device=plan.device)
+        yield scoring_of(row, Trial({}, z), data, device=plan.device)
 
     return Job(f"{study} on {dataset}", (about,), run)
-
-
-def probe_scoring(row: Row, z: Any, data: Data, *, device: torch.device) -> Scoring:
-    """Returns `row` with the function that computes the probe's scores of the embeddings `z`."""
-    return scoring_of(row, Trial({}, z), data, device=device)
 
 
 def score(row: Row) -> float:
@@ -185,7 +171,9 @@ def averages(
     for row in rows:
         groups[tuple(row[name] for name in by)].append(row)
     lines: list[Row] = []
-    for key, members in sorted(groups.items(), key=lambda item: _sortable(item[0])):
+    # Numbers and text do not compare.
+    for key in sorted(groups, key=lambda key: [(isinstance(one, str), one) for one in key]):
+        members = groups[key]
         values = [value(row) for row in members if "failed" not in row]
         mean, std = mean_and_deviation(values)
         runs: Row = {"runs": len(values), "failed": len(members) - len(values)}
@@ -193,16 +181,11 @@ def averages(
     return lines
 
 
-def summary_by(name: str, rows: Sequence[Row]) -> list[Row]:
-    """Returns averages over the runs of each dataset and value of the column `name`."""
-    return averages(rows, ("graph", name))
-
-
 def draw_by(name: str, label: str, xscale: str, rows: Sequence[Row]) -> Any:
-    """Draws the averages of `summary_by` over the column `name`, a line per dataset."""
+    """Draws the averages over the column `name`, a line per dataset."""
     lines = [
         line | {"title": title_of(text(line, "graph")), "panel": ""}
-        for line in summary_by(name, rows)
+        for line in averages(rows, ("graph", name))
     ]
     labels = {"xlabel": label, "ylabel": SCORE}
     return plot(lines, x=name, by="title", panel="panel", xscale=xscale, **labels)
@@ -214,18 +197,6 @@ def load_one_graph(dataset: str) -> Graph:
     if not isinstance(data, Graph):
         raise GraphError(f"{dataset}: this study needs a single graph, not {len(data.graphs)}")
     return data
-
-
-def _sortable(key: tuple[Json, ...]) -> tuple[Any, ...]:  # numbers and text do not compare
-    return tuple((isinstance(part, str), part) for part in key)
-
-
-def study_lines(study: Study, rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """Returns the columns and lines of a study's table; mean and deviation share a column."""
-    summary = study.summary(rows)
-    names = [name for name in (summary[0] if summary else {}) if name not in ("std", "failed")]
-    columns = [name.replace("_", " ") for name in names]
-    return columns, [[_text(line, name) for name in names] for line in summary]
 
 
 def provenance_text(rows: Sequence[Row]) -> str:

@@ -18,12 +18,11 @@ from graphcl.research.studies.study import (
     averages,
     draw_by,
     load_one_graph,
-    probe_scoring,
     run_identity,
-    summary_by,
     training_job,
 )
 from graphcl.research.table2 import SCORE
+from graphcl.research.trials import Trial, scoring_of
 from graphcl.training import EpochMetrics
 
 EDGE_DROPS = (0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75)
@@ -38,21 +37,15 @@ def _sweep_jobs(study: str, plan: Plan, **grid: tuple[float, ...]) -> list[Job]:
     points: list[Row] = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
     return [
         training_job(study, plan, dataset, seed, plan.recipe(dataset, **point), point)
-        for dataset in plan.datasets
-        for seed in plan.seeds
-        for point in points
+        for dataset, seed, point in product(plan.datasets, plan.seeds, points)
     ]
 
 
-def _perturbation_summary(rows: Sequence[Row]) -> list[Row]:
-    return averages(rows, ("graph", "edge_drop", "feature_drop"))
+_by_drops = partial(averages, by=("graph", "edge_drop", "feature_drop"))
 
 
 def _draw_perturbation(rows: Sequence[Row]) -> Any:
-    lines = [
-        line | {"dropped": f"feature_drop {line['feature_drop']}"}
-        for line in _perturbation_summary(rows)
-    ]
+    lines = [line | {"dropped": f"feature_drop {line['feature_drop']}"} for line in _by_drops(rows)]
     labels = {"xlabel": "probability that an edge is dropped", "ylabel": SCORE}
     return plot(lines, x="edge_drop", by="dropped", panel="graph", **labels)
 
@@ -76,10 +69,6 @@ def _batch_jobs(plan: Plan) -> list[Job]:
                 about: Row = {"batch_nodes": batch or nodes, "updates": epochs * steps}
                 jobs.append(training_job("batch", plan, dataset, seed, recipe, about))
     return jobs
-
-
-def _epochs_jobs(plan: Plan) -> list[Job]:
-    return [_epochs_job(plan, dataset, seed) for dataset in plan.datasets for seed in plan.seeds]
 
 
 def _epochs_job(plan: Plan, dataset: str, seed: int) -> Job:
@@ -106,17 +95,9 @@ def _epochs_job(plan: Plan, dataset: str, seed: int) -> Job:
         model.fit(graph, on_epoch=keep)
         for epoch, z in found.items():
             row = about | {"epochs": epoch, "settings": settings}
-            yield probe_scoring(row, z, graph, device=plan.device)
+            yield scoring_of(row, Trial({}, z), graph, device=plan.device)
 
     return Job(f"epochs on {dataset}", tuple(about | {"epochs": mark} for mark in marks), run)
-
-
-def _bound_jobs(plan: Plan) -> list[Job]:
-    return [
-        training_job("bound", plan, dataset, seed, plan.recipe(dataset), {}, _series)
-        for dataset in plan.datasets
-        for seed in plan.seeds
-    ]
 
 
 def _series(model: GraphCL) -> Row:
@@ -127,11 +108,6 @@ def _series(model: GraphCL) -> Row:
 
 
 BOUNDS = ("log k − L", "log k − L/2")
-
-
-def _bound_summary(rows: Sequence[Row]) -> list[Row]:
-    """Returns two bounds at a few epochs: the paper's, and the one for a single direction."""
-    return _bounds(rows, {1, 5, 10, 20, 50, 100, 150, 200}, BOUNDS)
 
 
 def _bounds(rows: Sequence[Row], marks: Container[int], names: Sequence[str]) -> list[Row]:
@@ -176,7 +152,7 @@ PERTURBATION = Study(
     jobs=lambda plan: _sweep_jobs(
         "perturbation", plan, edge_drop=EDGE_DROPS, feature_drop=FEATURE_DROPS
     ),
-    summary=_perturbation_summary,
+    summary=_by_drops,
     draw=_draw_perturbation,
     runs=3,
 )
@@ -189,7 +165,7 @@ TEMPERATURE = Study(
     ),
     variables=("temperature",),
     jobs=lambda plan: _sweep_jobs("temperature", plan, temperature=TEMPERATURES),
-    summary=partial(summary_by, "temperature"),
+    summary=partial(averages, by=("graph", "temperature")),
     draw=partial(draw_by, "temperature", "temperature τ", "log"),
 )
 BATCH = Study(
@@ -202,7 +178,7 @@ BATCH = Study(
     ),
     variables=("batch_nodes", "updates"),
     jobs=_batch_jobs,
-    summary=partial(summary_by, "batch_nodes"),
+    summary=partial(averages, by=("graph", "batch_nodes")),
     draw=partial(draw_by, "batch_nodes", "nodes per batch M", "log"),
 )
 EPOCH_COUNT = Study(
@@ -213,8 +189,8 @@ EPOCH_COUNT = Study(
         "probed at several epochs; epoch 0 is the encoder with its initial weights."
     ),
     variables=("epochs",),
-    jobs=_epochs_jobs,
-    summary=partial(summary_by, "epochs"),
+    jobs=lambda plan: [_epochs_job(plan, *one) for one in product(plan.datasets, plan.seeds)],
+    summary=partial(averages, by=("graph", "epochs")),
     draw=partial(draw_by, "epochs", "epochs", "linear"),
 )
 BOUND = Study(
@@ -226,7 +202,11 @@ BOUND = Study(
         "proven for one of them, so log k − L/2 is drawn too."
     ),
     variables=(),
-    jobs=_bound_jobs,
-    summary=_bound_summary,
+    jobs=lambda plan: [
+        training_job("bound", plan, dataset, seed, plan.recipe(dataset), {}, _series)
+        for dataset, seed in product(plan.datasets, plan.seeds)
+    ],
+    # The paper's bound, and the one for a single direction.
+    summary=partial(_bounds, marks={1, 5, 10, 20, 50, 100, 150, 200}, names=BOUNDS),
     draw=_draw_bound,
 )

@@ -6,34 +6,31 @@
 from graphcl.research.systems import (
     dgi,
     gaan,
-    graphcl,
     graphmae,
     graphsage,
     shallow,
     supervised,
-    trees,
     two_views,
     untrained,
 )
-from graphcl.research.systems.system import System
+from graphcl.research.systems.system import GRAPHCL, System
 
 SYSTEMS: dict[str, System] = {
     system.name: system
     for system in (
-        graphcl.SYSTEM,
+        GRAPHCL,
         untrained.RAW,
         untrained.LABEL_PROPAGATION,
         *shallow.SYSTEMS,
         dgi.TRANSDUCTIVE,
-        *supervised.SYSTEMS,
+        *supervised.SYSTEMS[:2],
         untrained.RANDOM_ENCODER,
         untrained.PROPAGATION,
         *two_views.SYSTEMS,
         graphmae.SYSTEM,
         dgi.INDUCTIVE,
         *graphsage.SYSTEMS,
-        supervised.FASTGCN,
         gaan.SYSTEM,
-        trees.SYSTEM,
+        supervised.SYSTEMS[2],
     )
 }

@@ -28,6 +28,7 @@ from graphcl.research.systems.layers import (
     dense,
     dense_csr,
     drop_values,
+    mean_with,
 )
 from graphcl.research.systems.system import (
     Data,
@@ -44,8 +45,6 @@ from graphcl.research.systems.training import (
     Checked,
     EarlyStopping,
     batches,
-    descend,
-    require_finite,
     train_epochs,
     with_own_features,
 )
@@ -119,25 +118,28 @@ class DGI(Checked):
         encoder = Convolutions((graph.num_features, self.dim), draw=draw, activation="prelu")
         loss_of = Infomax(self.dim, draw, bias=True)
         model = nn.ModuleList([encoder, loss_of]).to(device)
-        optimiser = Adam(model.parameters(), lr=self.learning_rate)
         stopping = EarlyStopping(model, patience=self.patience)
         shuffles = generator(seed, "dgi", "shuffles", device=device)
-        lowest = torch.tensor(torch.inf, device=device)
-        for epoch in range(1, self.epochs + 1):
+
+        def losses(_: int) -> Iterator[Tensor]:
             order = torch.randperm(graph.num_nodes, generator=shuffles, device=device)
             # Shuffling the rows of XW equals shuffling those of X, so one product serves both.
             product = linear(x, encoder.weights[0])
             corrupted = encoder.propagate(product[order], pool)
             loss = loss_of(encoder.propagate(product, pool), corrupted)
             # The loss belongs to the weights before the step, so keep those.
-            stopping.update(keep=loss < lowest, improved=loss < lowest)
-            lowest = torch.minimum(lowest, loss.detach())
-            descend(optimiser, loss)
-            on_epoch(epoch, self.epochs)
-            if stopping.stopped(epoch):
-                break
-        require_finite(loss, "dgi")
-        stopping.restore()
+            stopping.update(keep=loss < stopping.lowest, improved=loss < stopping.lowest)
+            stopping.lowest = torch.minimum(stopping.lowest, loss.detach())
+            yield loss
+
+        train_epochs(
+            Adam(model.parameters(), lr=self.learning_rate),
+            losses,
+            epochs=self.epochs,
+            owner=self.owner,
+            on_epoch=on_epoch,
+            stopping=stopping,
+        )
         with torch.no_grad():
             tables = [
                 graph_tensors(one, device=device, feature_scaling="row") for one in graphs_of(data)
@@ -214,7 +216,8 @@ class SampledEncoder(nn.Module):
             rows.append(self.layer(0, own, mean))
         for number in range(1, len(levels) - 1):
             rows = [
-                self.layer(number, own, _mean_with(own, around)) for own, around in pairwise(rows)
+                self.layer(number, own, mean_with(own, around.view(len(own), -1, own.shape[1])))
+                for own, around in pairwise(rows)
             ]
         return rows[0]
 
@@ -225,12 +228,6 @@ class SampledEncoder(nn.Module):
         for number in range(len(self.own)):
             h = self.layer(number, h, (csr_matmul(indptr, indices, ones, h) + h) * inverse_degree)
         return h
-
-
-def _mean_with(own: Tensor, around: Tensor) -> Tensor:
-    children = around.view(len(own), -1, own.shape[1])
-    mean: Tensor = (own + children.sum(1)) / (1 + children.shape[1])
-    return mean
 
 
 # An encoder, its losses in an epoch, and a function that embeds all nodes.
@@ -288,13 +285,12 @@ class DgiInductive(Checked):
         loss_of = Infomax(self.dim, generator(seed, "discriminator"))
         start = self._many_graphs if isinstance(data, GraphCollection) else self._large_graph
         encoder, losses, encode = start(data, loss_of, seed, device)
+        parameters = nn.ModuleList([encoder, loss_of.to(device)]).parameters()
         train_epochs(
-            nn.ModuleList([encoder, loss_of.to(device)]),
+            Adam(parameters, lr=self.learning_rate, fused=device.type == "cuda"),
             losses,
             epochs=self.epochs,
-            learning_rate=self.learning_rate,
             owner=self.owner,
-            device=device,
             on_epoch=on_epoch,
         )
         with torch.no_grad():

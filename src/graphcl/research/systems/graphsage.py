@@ -30,9 +30,10 @@ from torch.nn.functional import normalize, relu, softplus
 
 from graphcl.encoders import glorot
 from graphcl.errors import require
+from graphcl.kernels.adam import Adam
 from graphcl.kernels.counter import WORD, draw, positions, stream_key
 from graphcl.kernels.neighbours import draw_neighbours, sample_levels
-from graphcl.research.systems.layers import dense_csr
+from graphcl.research.systems.layers import dense_csr, mean_with
 from graphcl.research.systems.system import (
     Data,
     OnEpoch,
@@ -46,7 +47,6 @@ from graphcl.research.systems.system import (
 from graphcl.research.systems.training import Checked, batches, train_epochs
 from graphcl.seeding import derive, generator
 
-AGGREGATORS = ("gcn", "mean", "lstm", "pool")
 _BLOCK = 1 << 14  # nodes embedded at a time
 
 
@@ -59,8 +59,7 @@ class Gcn(nn.Module):
 
     def forward(self, own: Tensor, around: Tensor) -> Tensor:
         """Returns ``[n, 2 dim]`` for rows ``[n, inputs]`` and neighbours ``[n, f, inputs]``."""
-        mean: Tensor = (own + around.sum(1)) / (1 + around.shape[1])
-        return mean @ self.weight
+        return mean_with(own, around) @ self.weight
 
 
 class Mean(nn.Module):
@@ -181,8 +180,6 @@ class GraphSage(Checked):
     feature_scaling: str = "none"
 
     def __post_init__(self) -> None:
-        known = " or ".join(AGGREGATORS)
-        require(self.aggregator in AGGREGATORS, self.owner, "aggregator", known, self.aggregator)
         require(self.walk_length >= 2, self.owner, "walk_length", "at least 2", self.walk_length)
         super().__post_init__()
 
@@ -210,12 +207,10 @@ class GraphSage(Checked):
                 yield walk_loss(z[: len(nodes)], near, far, counts=nodes != other)
 
         train_epochs(
-            layers,
+            Adam(layers.parameters(), lr=self.learning_rate, fused=device.type == "cuda"),
             losses,
             epochs=self.epochs,
-            learning_rate=self.learning_rate,
             owner=self.owner,
-            device=device,
             on_epoch=on_epoch,
         )
         table = dense_csr(whole_graph(data), device, scaling)

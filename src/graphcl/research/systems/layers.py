@@ -55,6 +55,11 @@ def dense_csr(
     return dense(x), borrow(graph.indptr).to(device), borrow(graph.indices).to(device)
 
 
+def mean_with(own: Tensor, around: Tensor) -> Tensor:
+    """Returns the mean of a row ``[n, d]`` and of those around it, ``[n, f, d]``."""
+    return (own + around.sum(1)) / (1 + around.shape[1])
+
+
 class Symmetric(NamedTuple):
     """A symmetric matrix as CSR: row pointers, columns, values.
 
@@ -158,9 +163,9 @@ class Convolutions(nn.Module):
         self.norms = nn.ModuleList(
             nn.BatchNorm1d(width, momentum=0.99) for _, width in shapes if normalise
         )
-        slopes = len(shapes) - (not last) if activation == "prelu" else 0
-        self.slopes = nn.ParameterList(torch.tensor([0.25]) for _ in range(slopes))
         self.activated = len(shapes) - (not last)
+        slopes = self.activated if activation == "prelu" else 0
+        self.slopes = nn.ParameterList(torch.tensor([0.25]) for _ in range(slopes))
 
     def forward(self, x: Features, adjacency: Adjacency) -> Tensor:
         """Returns the embeddings, ``[num_nodes, widths[-1]]``."""

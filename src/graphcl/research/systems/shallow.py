@@ -27,7 +27,7 @@ from graphcl.research.systems.system import (
     require_one_graph,
     silent,
 )
-from graphcl.research.systems.training import Checked, descend, require_finite
+from graphcl.research.systems.training import Checked, train_epochs
 from graphcl.research.systems.untrained import RawFeatures
 from graphcl.seeding import derive, generator
 
@@ -221,15 +221,16 @@ class EPB(Checked):
         types = nn.ModuleList([words, identity]).to(device)
         optimiser = Adam(types.parameters(), lr=self.learning_rate)
         others = generator(seed, "ep-b", "others", device=device)
-        for epoch in range(1, self.epochs + 1):
-            optimiser.param_groups[0]["lr"] = self.learning_rate * (1 - (epoch - 1) / self.epochs)
+
+        def losses(epoch: int) -> Iterator[Tensor]:
+            optimiser.param_groups[0]["lr"] = self.learning_rate * (1 - epoch / self.epochs)
             size = (graph.num_nodes,)
             u = torch.randint(graph.num_nodes, size, generator=others, device=device)
-            descend(optimiser, words.loss(u, self.margin) + identity.loss(u, self.margin))
-            on_epoch(epoch, self.epochs)
+            yield words.loss(u, self.margin) + identity.loss(u, self.margin)
+
+        train_epochs(optimiser, losses, epochs=self.epochs, owner="ep-b", on_epoch=on_epoch)
         with torch.no_grad():
             z = torch.cat([words.representation(), identity.representation()], dim=1)
-        require_finite(z, "ep-b")
         return z.cpu().numpy()
 
 

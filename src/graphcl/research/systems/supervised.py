@@ -1,56 +1,47 @@
-r"""Supervised networks: GCN (Kipf and Welling, 2017), GAT (Veličković et al., 2018), FastGCN.
+r"""Supervised systems: GCN (Kipf and Welling, 2017), GAT (Veličković et al., 2018), boosted trees.
 
 The layers of GCN and GAT are PyTorch Geometric's; both take one graph, whole, and scale each row of
-features to sum to 1.
+features to sum to 1. Trees are what one would do without embeddings, with the neighbours' columns
+beside.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, ClassVar, NamedTuple, cast
+from functools import partial, reduce
+from typing import Any, ClassVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout, elu, relu
 
-from graphcl.encoders import glorot
+from graphcl.answers.evidence import neighbour_means
+from graphcl.answers.rivals import ask_model, boosted_trees, fit_model, side_by_side
+from graphcl.arrays import Array, Integers
+from graphcl.evaluation.splits import ACCURACY, Answers, Learner, Split, measure, metric_of
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.scaling import TableScaling
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.kernels.adam import Adam
 from graphcl.kernels.adjacency import Adjacency
 from graphcl.kernels.buffers import borrow
-from graphcl.research.systems.layers import (
-    Symmetric,
-    dense,
-    dense_csr,
-    drop_values,
-    feature_dropout,
-)
+from graphcl.research.systems.layers import dense, feature_dropout
 from graphcl.research.systems.system import (
     Data,
     Labelled,
     Labels,
     OnEpoch,
     System,
-    scaling_for,
+    require_one_graph,
     silent,
-    whole_graph,
 )
 from graphcl.research.systems.training import (
     Checked,
     EarlyStopping,
-    batches,
-    descend,
-    labelled_score,
-    predicted,
-    require_finite,
     seeded,
-    supervised_loss,
     targets,
+    train_epochs,
 )
-from graphcl.seeding import generator
 
 
 class _Network(nn.Module):
@@ -105,23 +96,24 @@ class _OnOneGraph(Checked, ABC):
         with seeded(seed, self.owner, device):
             model = self.network(labels.graph.num_features, labels.num_outputs).to(device)
             stopping = _Stopping(model, self.patience) if self.patience else None
-            optimiser = Adam(self.groups(model), lr=self.learning_rate)
-            for epoch in range(1, self.epochs + 1):
+
+            def losses(_: int) -> Iterator[Tensor]:
                 scores = model.train()(feature_dropout(x, self.dropout), *edges)
-                descend(optimiser, cross_entropy(scores[train], y))
-                if stopping is not None:
+                yield cross_entropy(scores[train], y)
+                if stopping is not None:  # with the weights that the step has made
                     with torch.no_grad():
                         stopping.judge(model.eval()(whole, *edges)[val], val_y)
-                on_epoch(epoch, self.epochs)
-                if stopping is not None and stopping.stopped(epoch):
-                    break
-        if stopping is not None:
-            require_finite(stopping.loss, self.owner)
-            stopping.restore()
+
+            train_epochs(
+                Adam(self.groups(model), lr=self.learning_rate),
+                losses,
+                epochs=self.epochs,
+                owner=self.owner,
+                on_epoch=on_epoch,
+                stopping=stopping,
+            )
         with torch.no_grad():
-            scores = model.eval()(whole, *edges)
-        require_finite(scores, self.owner)
-        return cast("Labels", scores.argmax(1).cpu().numpy())
+            return cast("Labels", model.eval()(whole, *edges).argmax(1).cpu().numpy())
 
 
 class _Stopping(EarlyStopping):
@@ -129,15 +121,14 @@ class _Stopping(EarlyStopping):
 
     def __init__(self, model: nn.Module, patience: int) -> None:
         super().__init__(model, patience=patience)
-        self.loss = self._lowest = self._waited.new_tensor(torch.inf)
         self._highest = self._waited.new_tensor(0.0)
 
     def judge(self, scores: Tensor, y: Tensor) -> None:
         """Records an epoch by its scores of the validation nodes."""
-        self.loss, accuracy = cross_entropy(scores, y), (scores.argmax(1) == y).float().mean()
-        lower, higher = self.loss <= self._lowest, accuracy >= self._highest
+        loss, accuracy = cross_entropy(scores, y), (scores.argmax(1) == y).float().mean()
+        lower, higher = loss <= self.lowest, accuracy >= self._highest
         self.update(keep=lower & higher, improved=lower | higher)
-        self._lowest = torch.minimum(self._lowest, self.loss)
+        self.lowest = torch.minimum(self.lowest, loss)
         self._highest = torch.maximum(self._highest, accuracy)
 
 
@@ -256,162 +247,86 @@ _GAT = System(
     settings={"pubmed": {"output_heads": 8, "learning_rate": 0.01, "weight_decay": 1e-3}},
     paper="Veličković et al., Graph Attention Networks, 2018",
 )
-SYSTEMS = (_GCN, _GAT)
 
-
-class NormalisedAdjacency(NamedTuple):
-    """The matrix Â of a graph on one device, for products and for the lookup of single entries.
-
-    Attributes:
-        matrix: Â, its columns sorted in each row.
-        keys: ``row · num_nodes + column`` of each entry, ascending.
-        importance: ‖Â(:, u)‖² of each node.
-    """
-
-    matrix: Symmetric
-    keys: Tensor
-    importance: Tensor
-
-    @classmethod
-    def of(cls, graph: Graph, device: torch.device) -> "NormalisedAdjacency":
-        """Computes Â; edge weights are ignored."""
-        adjacency = Adjacency.from_csr(graph.indptr, graph.indices, device=device)
-        matrix, looped = Symmetric.normalised(adjacency), adjacency.looped
-        squares = matrix._replace(values=matrix.values.square())
-        importance = squares @ matrix.values.new_ones(graph.num_nodes, 1)
-        keys = looped.rows * graph.num_nodes + looped.indices
-        return cls(matrix, keys, importance[:, 0])
-
-    def entries(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Returns the dense block Â(rows, columns), without waiting for a GPU."""
-        # A binary search in the sorted keys; an entry that is not found is 0.
-        wanted = rows[:, None] * len(self.importance) + columns
-        place = torch.searchsorted(self.keys, wanted).clamp_(max=len(self.keys) - 1)
-        return torch.where(self.keys[place] == wanted, self.matrix.values[place], 0)
-
-    def sample(self, rows: Tensor, count: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Draws nodes by importance among the neighbours of `rows` (a node is its own neighbour).
-
-        Returns:
-            The nodes, ``[count]``, drawn with replacement, and ``1 / (count · q)`` of each.
-        """
-        in_rows = torch.zeros_like(self.importance)[:, None].index_fill_(0, rows, 1)
-        near = (self.matrix @ in_rows)[:, 0] > 0
-        q = torch.where(near, self.importance, 0)
-        q = q / q.sum()
-        nodes = torch.multinomial(q, count, replacement=True, generator=draws)
-        return nodes, 1 / (count * q[nodes])
+_GROWN: dict[str, tuple[bool, dict[str, Any]]] = {
+    "own columns": (False, {}),
+    "with neighbours": (True, {}),
+    "with neighbours, small steps": (True, {"learning_rate": 0.05}),
+}
 
 
 @dataclass(frozen=True)
-class FastGcn(Checked):
-    r"""FastGCN (Chen, Ma & Xiao, ICLR 2018): a two-layer GCN with layers sampled by importance.
+class Trees(Checked):
+    """Boosted trees on a node's own columns and the means over its neighbours, near and far.
 
-    The sum over nodes in the second layer of a GCN is estimated from t of them (algorithm 2):
-
-    .. math::
-        \mathrm{logits}(v) \approx \frac{1}{t} \sum_{j=1}^{t}
-            \frac{\hat A(v, u_j)}{q(u_j)}\, \mathrm{ReLU}\big((\hat A X)(u_j) W_0\big) W_1, \qquad
-        u_j \sim q(u) \propto \|\hat A(:, u)\|^2,
-
-    with :math:`\hat A = \check D^{-1/2}(A + I)\check D^{-1/2}`. :math:`\hat A X` has no parameters
-    and is computed once, as in the paper.
-
-    It is trained on minibatches; predictions are exact.
-
-    Training stops after `patience` epochs without a better validation score, and the predictions
-    of the best epoch are returned. The training graphs of a collection are joined into one.
-
-    Differs from the paper: q is restricted to the neighbours of the minibatch and normalised
-    there. The estimate stays unbiased, and no draw is wasted on a zero entry.
+    The model is that of the plain rivals of `graphcl.predict`: it sees the columns that differ most
+    between the classes of the train nodes, which bounds its time. Validation nodes choose whether
+    it sees the neighbours' columns too, and whether its steps are small. Edge weights are ignored.
 
     Attributes:
-        hidden: width of the hidden layer.
-        samples: t, nodes per minibatch in the sampled layer.
-        batch_nodes: labelled nodes per step.
-        epochs: maximum number of epochs.
-        patience: stop after this many epochs without a better validation score.
-        learning_rate: Adam's.
-        weight_decay: Adam's, on the first layer.
-        dropout: rate on the rows of ÂX.
-        inductive: train only on the training nodes of a graph and the edges among them.
-        feature_scaling: see `feature_tensor`.
+        hops: how far the farthest neighbours are.
     """
 
-    owner: ClassVar[str] = "FastGcn"
-    hidden: int = 128
-    samples: int = 400
-    batch_nodes: int = 256
-    epochs: int = 200
-    patience: int = 30
-    learning_rate: float = 0.01
-    weight_decay: float = 5e-4
-    dropout: float = 0.0
-    inductive: bool = False
-    feature_scaling: str = "none"
+    owner: ClassVar[str] = "trees"
+    hops: int = 2
 
     def fit_predict(
-        self, data: Data, *, seed: int, device: torch.device, on_epoch: OnEpoch = silent
+        self,
+        data: Data,
+        *,
+        seed: int,
+        device: torch.device,  # noqa: ARG002 (trees are grown on the CPU)
+        on_epoch: OnEpoch = silent,
     ) -> Labels:
         """Returns classes ``[num_nodes]``; with several labels per node ``[num_nodes, labels]``."""
-        labelled = Labelled.of(data, inductive=self.inductive, owner="FastGcn")
-        scaling = scaling_for(labelled.graph, self.feature_scaling)
-        graph, pooled = _pooled(labelled.graph, scaling, device)
-        whole, all_pooled = _pooled(whole_graph(data), scaling, device)
-        train, val = (torch.tensor(n, device=device) for n in (labelled.nodes, labelled.val))
-        y, val_y = targets(labelled.y, device), targets(labelled.val_y, device)
-        shapes = pairwise([pooled.shape[1], self.hidden, labelled.num_outputs])
-        weights = nn.ParameterList(torch.empty(shape) for shape in shapes)
-        glorot(weights, generator(seed, "weights"))
-        first, second = weights.to(device)
-        groups: list[dict[str, Any]] = [
-            {"params": [first], "weight_decay": self.weight_decay},
-            {"params": [second]},
-        ]
-        adam = Adam(groups, lr=self.learning_rate, fused=device.type == "cuda")
-        draws = generator(seed, "samples", device=device)
-        best, best_score, best_epoch = torch.empty(0), -1.0, 0
-        for epoch in range(self.epochs):
-            size = self.batch_nodes
-            for part in batches(len(train), size, seed=seed, epoch=epoch, device=device):
-                rows = train[part]
-                nodes, weight = graph.sample(rows, self.samples, draws)
-                h = relu(drop_values(pooled[nodes], self.dropout, draws) @ first) @ second
-                logits = (graph.entries(rows, nodes) * weight) @ h
-                descend(adam, supervised_loss(logits, y[part]))
-            with torch.no_grad():
-                logits = whole.matrix @ (relu(all_pooled @ first) @ second)
-            problem = f"a prediction is not finite after epoch {epoch + 1}"
-            require_finite(logits, "FastGcn", problem)
-            reached = labelled_score(logits[val], val_y)
-            if reached > best_score:
-                best, best_score, best_epoch = logits, reached, epoch
-            on_epoch(epoch + 1, self.epochs)
-            if epoch - best_epoch >= self.patience:
-                break
-        return predicted(best, several=y.ndim == 2)
+        graph = require_one_graph(data, self.owner)
+        known = Labelled.of(graph, inductive=False, owner=self.owner)
+        several, everyone = known.y.ndim == 2, np.arange(graph.num_nodes)
+        y, val_y = (
+            one if several else np.eye(known.num_outputs, dtype=np.int64)[one]
+            for one in (known.y, known.val_y)
+        )
+        parts, exclusive = [(known.nodes, known.val, everyone)], not several
+        (answer,) = self.learner(known.graph, seed=seed)(parts, [y], exclusive)
+        metric = ACCURACY if exclusive else metric_of(val_y)
+        best = int(np.argmax([measure(one, val_y, metric)[0] for one in answer.val]))
+        scores = answer.test(best)
+        on_epoch(1, 1)
+        return scores.argmax(axis=1) if exclusive else (scores > 0).astype(np.int64)
+
+    def learner(self, graph: Graph, *, seed: int) -> Learner:
+        """Returns what grows trees on the train nodes of each split."""
+        means = neighbour_means(graph)
+        tables = [graph.x]
+        for _ in range(0 if means is None else self.hops):
+            tables.append(means @ tables[-1])
+        seen = {False: graph.x, True: reduce(side_by_side, tables)}
+
+        def learn(
+            parts: Sequence[Split], targets: Sequence[Integers], exclusive: bool
+        ) -> Iterator[Answers]:
+            for (train, val, test), given in zip(parts, targets, strict=True):
+                y = given.argmax(axis=1) if exclusive else given
+                ask: list[Callable[[Array], Array]] = []
+                for neighbours, settings in _GROWN.values():
+                    x, make = seen[neighbours], partial(boosted_trees, **settings)
+                    model = fit_model(make, x[train], y, seed)
+                    ask.append(partial(_scores, model, x, given.shape[1], exclusive))
+
+                def on_test(
+                    place: int, ask: list[Callable[[Array], Array]] = ask, test: Array = test
+                ) -> Array:
+                    return ask[place](test)
+
+                yield Answers(tuple(_GROWN), np.stack([one(val) for one in ask]), on_test)
+
+        return learn
 
 
-def _pooled(
-    graph: Graph, scaling: TableScaling, device: torch.device
-) -> tuple[NormalisedAdjacency, Tensor]:
-    """Returns Â and ÂX."""
-    pool = NormalisedAdjacency.of(graph, device)
-    return pool, pool.matrix @ dense_csr(graph, device, scaling)[0]
+def _scores(model: Any, x: Any, outputs: int, exclusive: bool, nodes: Array) -> Array:
+    """Returns scores of nodes, above 0 where a label has more than half the probability."""
+    return ask_model(model, x[nodes], (outputs,)) - (0.0 if exclusive else 0.5)
 
 
-_CITATION_GRAPHS = {"hidden": 16, "dropout": 0.5, "feature_scaling": "row"}
-
-FASTGCN = System(
-    "fastgcn",
-    "FastGCN",
-    FastGcn,
-    {
-        "cora": _CITATION_GRAPHS,
-        "citeseer": _CITATION_GRAPHS,
-        "pubmed": _CITATION_GRAPHS,
-        "reddit": {"inductive": True, "learning_rate": 1e-3},
-    },
-    "Chen, Ma & Xiao, FastGCN: Fast Learning with Graph Convolutional Networks via Importance "
-    "Sampling, ICLR 2018",
-)
+_TREES = System("trees", "Boosted trees", Trees, deterministic=True)
+SYSTEMS = (_GCN, _GAT, _TREES)

@@ -1,7 +1,7 @@
-"""What a system is: what it is given, what it returns, and what it may see of the labels."""
+"""What a system is, what it is given and returns, and what it may see of labels; and GraphCL."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from typing import Any, Protocol, TypeGuard, get_type_hints
 
@@ -10,13 +10,21 @@ import numpy.typing as npt
 import torch
 
 from graphcl.errors import GraphError, ParameterError, suggestion, typed
+from graphcl.estimator import GraphCL
 from graphcl.evaluation.splits import Learner
-from graphcl.graphs.collection import GraphCollection, disjoint_union, training_subgraph
+from graphcl.graphs.collection import (
+    GraphCollection,
+    disjoint_union,
+    labelled_nodes,
+    training_subgraph,
+)
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import NODE
 from graphcl.graphs.scaling import TableScaling
 from graphcl.graphs.tensors import prepare
 from graphcl.graphs.validation import IntArray, is_labelled
+from graphcl.recipes import Recipe, load_recipe, recipe_for
+from graphcl.recipes.recipe import recipe_keys
 
 Data = Graph | GraphCollection
 Rows = npt.NDArray[np.float32]
@@ -236,3 +244,48 @@ class Labelled:
             val_y=y[val],
             num_outputs=data.num_classes,
         )
+
+
+class Trainer:
+    """A recipe that is trained and embeds.
+
+    Attributes:
+        recipe: all settings.
+        costs: the recipe's hash, and of the last training that ended its loss and duration.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.costs: dict[str, Any] = {"recipe_hash": recipe.hash, "train_seconds": None}
+
+    def embed(
+        self, data: Data, *, seed: int, device: torch.device, on_epoch: OnEpoch = silent
+    ) -> Rows:
+        """Returns the embeddings, ``[num_nodes, dim]``; for a collection, in their order."""
+        model = GraphCL(self.recipe, seed=seed, device=str(device), verbose=False)
+        model.fit(data, on_epoch=lambda metrics: on_epoch(metrics.epoch, self.recipe.epochs))
+        z: Any = model.transform(data)
+        self.costs |= {"loss": model.history_[-1].loss, "train_seconds": model.seconds_}
+        if isinstance(z, dict):  # of a graph with types, that of the nodes with labels
+            return z[labelled_nodes(data).name]  # type: ignore[no-any-return]
+        return np.concatenate(z) if isinstance(z, list) else z
+
+
+class _Recipes(System):
+    """The system whose settings are a recipe's keys."""
+
+    def method(self, dataset: str, **changed: Any) -> Method:
+        """Returns the dataset's recipe, or the default one, updated with `changed`."""
+        return Trainer(load_recipe(recipe_for(dataset)).with_texts(**{**self.changed, **changed}))
+
+    def keys(self) -> list[str]:
+        """Returns the keys of a recipe."""
+        return recipe_keys()
+
+
+def settings_of(method: Method) -> dict[str, Any]:
+    """Returns the settings of a system by name."""
+    return asdict(method.recipe) if isinstance(method, Trainer) else dict(vars(method))
+
+
+GRAPHCL = _Recipes("graphcl", "GraphCL", Trainer, weighted=True, typed=True)

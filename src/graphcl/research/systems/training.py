@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +16,6 @@ from graphcl.encoders.side_by_side import SideBySide
 from graphcl.errors import TrainingError, require
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.graphs.validation import IntArray
-from graphcl.kernels.adam import Adam
 from graphcl.kernels.adjacency import Adjacency
 from graphcl.kernels.features import Features, linear
 from graphcl.kernels.recording import CudaGraphStep
@@ -32,8 +31,12 @@ from graphcl.research.systems.system import (
 from graphcl.seeding import derive, generator
 from graphcl.settings import check_setting
 
-ACTIVATIONS = ("relu", "prelu")
 CONVOLUTIONS, RESIDUAL = "convolutions", "residual"  # encoders of the systems that compare views
+_CHOICES = {
+    "activation": ("relu", "prelu"),
+    "aggregator": ("gcn", "mean", "lstm", "pool"),
+    "encoder": (CONVOLUTIONS, RESIDUAL),
+}
 _RATES = ("edge_drop", "feature_drop", "replace_rate", "momentum", "warm_up")
 CHECK_EVERY = 10  # epochs between two reads of a value on the device, each of which waits for it
 
@@ -49,35 +52,29 @@ def seeded(seed: int, name: str, device: torch.device) -> Iterator[None]:
         yield
 
 
-def check_fields(owner: str, **values: Any) -> None:
-    """Checks hyperparameters; a name has the same bounds in every system."""
-    for name, value in values.items():
-        if name.endswith("dropout") or name.startswith(_RATES):
-            require(0 <= value < 1, owner, name, "in [0, 1)", value)
-        elif name == "mask_rate":
-            require(0 < value < 1, owner, name, "in (0, 1)", value)
-        elif name == "feature_scaling":
-            check_setting(owner, name, value)
-        elif name == "activation":
-            require(value in ACTIVATIONS, owner, name, " or ".join(ACTIVATIONS), value)
-        elif name == "encoder":
-            known = (CONVOLUTIONS, RESIDUAL)
-            require(value in known, owner, name, " or ".join(known), value)
-        elif name == "weight_decay":
-            require(0 <= value < float("inf"), owner, name, "0 or more", value)
-        elif isinstance(value, float):
-            require(0 < value < float("inf"), owner, name, "positive", value)
-        elif not isinstance(value, bool | str):
-            require(value >= 1, owner, name, "at least 1", value)
-
-
 class Checked:
-    """A system whose fields are checked as it is built; errors call it `owner`."""
+    """A system whose fields are checked as it is built; errors call it `owner`.
+
+    A name has the same bounds in every system.
+    """
 
     owner: ClassVar[str]
 
     def __post_init__(self) -> None:
-        check_fields(self.owner, **vars(self))
+        for name, value in vars(self).items():
+            if name in _CHOICES:
+                known = _CHOICES[name]
+                require(value in known, self.owner, name, " or ".join(known), value)
+            elif name in ("feature_scaling", "weight_decay"):
+                check_setting(self.owner, name, value)
+            elif name == "mask_rate":
+                require(0 < value < 1, self.owner, name, "in (0, 1)", value)
+            elif name.endswith("dropout") or name.startswith(_RATES):
+                require(0 <= value < 1, self.owner, name, "in [0, 1)", value)
+            elif isinstance(value, float):
+                require(0 < value < math.inf, self.owner, name, "positive", value)
+            elif not isinstance(value, bool | str):
+                require(value >= 1, self.owner, name, "at least 1", value)
 
 
 def batches(
@@ -142,7 +139,8 @@ class EarlyStopping:
     """Keeps the weights of the best epoch and counts the epochs since the last improvement.
 
     Its state is in tensors on the device, so `update` never waits. Once patience has run out,
-    `update` keeps nothing more, so a late check of `stopped` does not change the result.
+    `update` keeps nothing more, so a late check of `stopped` does not change the result. `lowest`
+    is for the lowest loss so far.
     """
 
     def __init__(self, module: nn.Module, *, patience: int) -> None:
@@ -150,6 +148,7 @@ class EarlyStopping:
         self._kept = [parameter.detach().clone() for parameter in self._parameters]
         self._patience = patience
         self._waited = torch.zeros((), device=self._parameters[0].device)
+        self.lowest = self._waited.new_tensor(torch.inf)
 
     @torch.no_grad()
     def update(self, *, keep: Tensor, improved: Tensor) -> None:
@@ -285,24 +284,29 @@ class SelfSupervised(Checked, ABC):
 
 
 def train_epochs(
-    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
     losses: Callable[[int], Iterable[Tensor]],
     *,
     epochs: int,
-    learning_rate: float,
     owner: str,
-    device: torch.device,
     on_epoch: OnEpoch,
+    stopping: EarlyStopping | None = None,
 ) -> None:
-    """Takes a step of Adam along each loss that `losses` yields for an epoch, from 0.
+    """Takes a step along each loss that `losses` yields for an epoch, from 0.
+
+    With `stopping`, which `losses` updates, it ends when patience has run out and restores the
+    weights that were kept.
 
     Raises:
-        TrainingError: a loss is no longer finite.
+        TrainingError: a loss is no longer finite; this is looked at every `CHECK_EVERY` epochs.
     """
-    adam = Adam(model.parameters(), lr=learning_rate, fused=device.type == "cuda")
-    for epoch in range(epochs):
-        total = torch.zeros((), device=device)
-        for loss in losses(epoch):
-            total += descend(adam, loss)
-        require_finite(total, owner, f"the loss is not finite in epoch {epoch + 1}")
-        on_epoch(epoch + 1, epochs)
+    for epoch in range(1, epochs + 1):
+        total = sum(descend(optimiser, loss) for loss in losses(epoch - 1))
+        if epoch % CHECK_EVERY == 0 or epoch == epochs:
+            problem = f"the loss is not finite in epoch {epoch}; lower the learning rate"
+            require_finite(torch.as_tensor(total), owner, problem)
+        on_epoch(epoch, epochs)
+        if stopping is not None and stopping.stopped(epoch):
+            break
+    if stopping is not None:
+        stopping.restore()

@@ -49,9 +49,13 @@ class Convolved(SelfSupervised):
         """Returns an encoder of these widths, of the input and then of each layer."""
         if self.encoder == CONVOLUTIONS:
             return Convolutions(widths, draw=draw, **convolutions)
-        layers = len(widths) - 1
-        shape: Any = {"dim": widths[-1], "layers": layers, "normalisation": "layer"}
-        return ResidualEncoder(widths[0], generator=draw, **shape)
+        return ResidualEncoder(
+            widths[0],
+            dim=widths[-1],
+            layers=len(widths) - 1,
+            normalisation="layer",
+            generator=draw,
+        )
 
 
 class TwoViews(Convolved):
@@ -316,9 +320,12 @@ class CCASSG(Convolved):
         device = adjacency.weight.device
         widths = (x.shape[1], *[self.dim] * self.layers)
         encoder = self.build(widths, draw, last=False).to(device)
-        on_gpu = device.type == "cuda"
-        parameters = encoder.parameters()
-        optimiser = Adam(parameters, lr=self.learning_rate, fused=True, capturable=on_gpu)
+        optimiser = Adam(
+            encoder.parameters(),
+            lr=self.learning_rate,
+            fused=True,
+            capturable=device.type == "cuda",
+        )
         rates = {"edge_drop": self.edge_drop, "feature_drop": self.feature_drop}
 
         def step(draws: torch.Generator) -> Tensor:

@@ -13,7 +13,7 @@ from scipy.sparse.csgraph import connected_components
 from graphcl.embedding import embed
 from graphcl.encoders import build_encoder
 from graphcl.errors import TrainingError, require
-from graphcl.graphs.tensors import FEATURE_SCALINGS, graph_tensors
+from graphcl.graphs.tensors import graph_tensors
 from graphcl.kernels.adjacency import Adjacency, mean_pool
 from graphcl.kernels.features import Features
 from graphcl.research.systems.layers import dense
@@ -29,6 +29,7 @@ from graphcl.research.systems.system import (
     silent,
 )
 from graphcl.seeding import generator
+from graphcl.settings import check_setting
 
 Floats = npt.NDArray[np.float64]
 TOLERANCE = 1e-8
@@ -87,10 +88,8 @@ class Propagation(_GraphByGraph):
     feature_scaling: str = "row"
 
     def __post_init__(self) -> None:
-        known = " or ".join(FEATURE_SCALINGS)
         require(self.hops >= 0, "propagation", "hops", "0 or more", self.hops)
-        scaling = self.feature_scaling
-        require(scaling in FEATURE_SCALINGS, "propagation", "feature_scaling", known, scaling)
+        check_setting("propagation", "feature_scaling", self.feature_scaling)
 
     def encode(self, x: Features, adjacency: Adjacency, seed: int) -> Rows:  # noqa: ARG002
         """Returns the smoothed features."""
