@@ -128,7 +128,7 @@ def common(both: Both, labels: int | None) -> list[list[str]]:
 def overview(both: Both, labels: int | None) -> str:
     """Returns a line per system: means and medians, and ours against it."""
     found, graphs = [scores(one, labels) for one in both], common(both, labels)
-    lines = []
+    on_cpu, lines = rows.read(RESULTS / "gallery_cpu.jsonl"), []
     for name in complete(both):
         line = [TITLES[name], width(both, name)]
         for one, shared in zip(found, graphs, strict=True):
@@ -143,7 +143,7 @@ def overview(both: Both, labels: int | None) -> str:
         )
         line += ["–" if name == RAW else below]
         if labels is None:
-            line += [seconds(both[0], name)]
+            line += [seconds(both[0], name), seconds(on_cpu, name, "cpu")]
         lines.append([f"**{cell}**" for cell in line] if name == OURS else line)
     columns = [REGIMES[labels], "width"]
     for name, shared in zip(("dev.", "test"), graphs, strict=True):
@@ -153,7 +153,7 @@ def overview(both: Both, labels: int | None) -> str:
         "p (test)",
         "over a point below raw (dev.; test)",
     ]
-    columns += ["s on a GPU"] * (labels is None)
+    columns += ["s on a GPU", "s on a CPU"] if labels is None else []
     return markdown_table(columns, lines)
 
 
@@ -165,11 +165,12 @@ def width(both: Both, name: str) -> str:
     return " and ".join(f"{one:,}" for one in found) or "–"
 
 
-def seconds(found: Rows, name: str) -> str:
-    """Returns the median over graphs of a training's seconds on a GPU."""
+def seconds(found: Rows, name: str, device: str | None = None) -> str:
+    """Returns the median over graphs of a training's seconds, on a GPU unless a device is named."""
     each: dict[str, list[float]] = {}
     for row in found:
-        if row["system"] == name and row.get("device") != "cpu" and "failed" not in row:
+        there = row["device"] == device if device else row["device"] != "cpu"
+        if row["system"] == name and there and "failed" not in row:
             each.setdefault(text(row, "graph"), []).append(number(row, "train_seconds"))
     middle = median(fmean(values) for values in each.values()) if each else None
     return "–" if middle is None else "< 0.1" if middle < 0.1 else f"{middle:.1f}"
@@ -199,9 +200,9 @@ def reading(both: Both, page: str = "") -> str:
         f"themselves. `default` was chosen on the {graphs[0]} development graphs; by the "
         f"{graphs[1]} test graphs nothing was, and commit {listed(commits)} was run on them once. "
         "Rivals have the settings that their authors published, BGRL those for citation graphs. "
-        "p is Wilcoxon's, paired, two-sided, not corrected for several tests. Seconds are medians "
-        "over development graphs on one H200, with other trainings beside: a rough order. Times on "
-        "a CPU are in "
+        "p is Wilcoxon's, paired, two-sided, not corrected for several tests. Seconds on "
+        "a GPU are medians over development graphs on one H200, with other trainings beside: a "
+        "rough order; on a CPU, those of cora_ml alone on two cores. More are in "
         f"[score against seconds]({page}#score-against-seconds)."
     )
 
