@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 endif
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: quickstart test check docs bench clean help
+.PHONY: quickstart test check docs bench release clean help
 
 help: ## what there is to make
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -43,5 +43,12 @@ test: check ## everything CI runs
 bench: $(VENV)/.installed-dev ## speed on this CPU against rivals and floors, under 3 minutes
 	$(BIN)/python -m benchmarks.cpu --out benchmarks/results/cpu.jsonl
 
+release: $(VENV)/.installed-dev ## sdist and wheel in dist/, checked, and tried in a clean environment
+	$(PIP) build twine
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	scripts/try_release.sh $(PYTHON)
+
 clean: ## remove the virtual environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache build
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache build dist
