@@ -73,6 +73,13 @@ LONG = (
 )
 
 
+# What is too large for every machine, or may be missing there, and what is then not tested.
+OPTIONAL = {
+    "kubernetes_validate": "the manifest of docs/operate/scaling.md",
+    "pyspark": "the Spark job of docs/operate/spark.md",
+}
+
+
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.path.name not in LONG)
 
@@ -88,11 +95,10 @@ def pytest_sessionfinish():
 
 
 def pytest_terminal_summary(terminalreporter):
-    if importlib.util.find_spec("pyspark") is None:
-        terminalreporter.write_line(
-            "pyspark is not installed: the Spark job of docs/operate/spark.md was SKIPPED",
-            yellow=True,
-        )
+    for package, what in OPTIONAL.items():
+        if importlib.util.find_spec(package) is None:
+            line = f"{package} is not installed: {what} was SKIPPED"
+            terminalreporter.write_line(line, yellow=True)
     if not os.environ.get("GRAPHCL_DATA"):
         terminalreporter.write_line(
             "GRAPHCL_DATA is not set: tests that read PPI or the raw Planetoid files were SKIPPED",

@@ -269,3 +269,9 @@ def test_examples_run(path, quick, capsys):
     quick_source = re.sub(r"\bepochs=\d+", "epochs=2", path.read_text())
     exec(compile(quick_source, path.name, "exec"), {"__name__": "__main__"})  # noqa: S102
     assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples/clusters").iterdir()), ids=place)
+def test_a_page_shows_the_file_that_it_links_to(path):
+    pages = [page for page in PAGES if f"](../../{place(path)})" in page.read_text()]
+    assert path.read_text() in [block.text for page in pages for block in blocks(page)]

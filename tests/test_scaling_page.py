@@ -2,7 +2,8 @@
 
 They are taken from the page as they are. Numbers of machines and processes, addresses and paths are
 changed. Programs that start others are stand-ins: Slurm's know one host, and torchrun's says how it
-was called. What it would start is run in the processes that tests share.
+was called. What it would start is run in the processes that tests share. The first line for
+torchrun is run once more by torchrun itself.
 """
 
 import os
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from torch.distributed.run import get_args_parser
 
 from graphcl.estimator import GraphCL
@@ -21,10 +23,12 @@ from graphcl.partitioned.embeddings import open_shards
 from graphcl.tabular.build import build_store
 from tests.cli.conftest import arrays_of
 from tests.conftest import random_graph
-from tests.groups import command
+from tests.groups import command, free_port
+from tests.interpreter import warm
 from tests.test_docs import blocks
 
-PAGE = Path(__file__).parents[1] / "docs/operate/scaling.md"
+ROOT = Path(__file__).parents[1]
+PAGE, CLUSTERS = ROOT / "docs/operate/scaling.md", ROOT / "examples/clusters"
 QUICK = "--set epochs=1 --set dim=8"
 SLURM = {"SLURM_NNODES": "1", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node[1-4]"}
 STAND_INS = {
@@ -117,3 +121,54 @@ def test_every_block_starts_what_runs_in_two_processes(made, tmp_path, monkeypat
             if "shards.parquet" in words:
                 assert open_shards(here / "shards.parquet").shape[0] == 60
     assert sorted(words[0] for words in done) == ["embed"] * 4 + ["evaluate"] + ["train"] * 4
+
+
+def test_torchrun_itself_starts_two_processes(made, tmp_path):
+    """They meet on this machine's loopback, and leave a run; the first one speaks."""
+    here = tmp_path / "here"
+    shutil.copytree(made, here)
+    program = f'#!/bin/bash\nexec {warm()} -m torch.distributed.run "$@"\n'
+    (here / "bin/torchrun").write_text(program)
+    done = subprocess.run(
+        ["bash", "-c", on_one_machine(shown()[1]).replace(":29500", f":{free_port()}")],
+        cwd=here,
+        env=os.environ | {"PATH": f"{here / 'bin'}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("; recipe default; cpu") == 1
+    assert (here / "runs/mine/model.safetensors").exists()
+
+
+def test_bash_reads_the_script_for_slurm():
+    """What it starts is tested above: a page shows it as it is."""
+    assert subprocess.run(["bash", "-n", CLUSTERS / "slurm.sh"], check=False).returncode == 0
+    lines = (CLUSTERS / "slurm.sh").read_text().splitlines()
+    asked = " ".join(line for line in lines if line.startswith("#SBATCH")).split()
+    assert {"--nodes=4", "--ntasks-per-node=1", "--gpus-per-node=8", "--requeue"} <= set(asked)
+    assert "--nproc-per-node 8" in " ".join(lines)  # a process for each GPU
+
+
+def test_the_manifest_is_of_kubernetes_schema_and_fits_together():
+    validate = pytest.importorskip("kubernetes_validate")
+    service, job = yaml.safe_load_all((CLUSTERS / "kubernetes.yaml").read_text())
+    for one in (service, job):
+        validate.validate(one, validate.latest_version(), strict=True)
+    wrong = {**job, "spec": {**job["spec"], "completion": 4}}
+    with pytest.raises(validate.ValidationError, match="completion"):
+        validate.validate(wrong, validate.latest_version(), strict=True)
+    name, pod = job["metadata"]["name"], job["spec"]["template"]["spec"]
+    assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": name}
+    assert pod["subdomain"] == service["metadata"]["name"]
+    (container,) = pod["containers"]
+    given = get_args_parser().parse_args(container["command"][1:])
+    assert given.rdzv_endpoint == f"{name}-0.{pod['subdomain']}:29500"
+    assert int(given.nnodes) == job["spec"]["completions"] == job["spec"]["parallelism"]
+    assert int(given.nproc_per_node) == container["resources"]["limits"]["nvidia.com/gpu"]
+    (volume,), (mount,) = pod["volumes"], container["volumeMounts"]
+    assert volume["name"] == mount["name"]
+    graph, out = (Path(word) for word in given.training_script_args[1::2][:2])
+    assert {graph.parts[1], out.parts[1]} == {mount["mountPath"][1:]}
