@@ -159,7 +159,7 @@ def speed(folder: Path, number: int, shares: list[float]) -> Any:
                 "processor_seconds": {"update": round(busy, 2), "anew": round(busy_anew, 2)},
                 "times_less_work": round(busy_anew / busy, 1),
                 "largest_difference": float(max_difference(z, kept)),
-                "version_bytes": _own_bytes(done.path),
+                "version_bytes": own_bytes(done.path),
                 "load": round(os.getloadavg()[0] / (os.cpu_count() or 1), 2),
             }
 
@@ -169,7 +169,7 @@ def _sizes(number: int, share: float, more: int) -> dict[str, Any]:
     return {**sizes, "new_nodes": more, "anywhere": share}
 
 
-def _own_bytes(path: Path) -> int:
+def own_bytes(path: Path) -> int:
     """Returns the bytes of the files that a version shares with no other."""
     files = (file.stat() for file in path.rglob("*") if file.is_file())
     return sum(one.st_size for one in files if one.st_nlink == 1)

@@ -1,13 +1,14 @@
 """A year of a service in an hour: updates, requests, clients that die, and hostile ones.
 
 usage: python -m benchmarks.year [--minutes 60] [--nodes 100000] [--updates 2000]
-           [--requests 200000] [--workers 2] [--clients 16] [--out FILE]
+           [--requests 200000] [--workers 2] [--clients 16] [--kills 12] [--out FILE]
 
-`graphcl serve` answers about a run while another process updates it again and again: a few new
-nodes and edges each time, and now and then the way back to the version before. Clients ask for
-embeddings of known and of new nodes and for similar nodes; some leave in the middle of a request,
-and some send what makes no sense. An answer says which version it is of. Some are compared with
-what that version holds, new nodes with the model on that version's graph.
+`graphcl serve` answers about a run while another process updates it again and again by
+`graphcl.Run.update`: a few new nodes and edges each time, and now and then the way back to the
+version before. That process is killed at times (SIGKILL, wherever it is), and started again.
+Clients ask for embeddings of known and of new nodes and for similar nodes; some leave in the
+middle of a request, and some send what makes no sense. An answer says which version it is of. Some
+are compared with what that version holds, new nodes with the model on that version's graph.
 
 A row for each minute: requests, statuses, times from sending to the last byte, memory and open
 files of all processes of the service, the newest version and the one that answers. One row for the
@@ -36,11 +37,12 @@ import torch
 import graphcl
 from benchmarks import rows
 from benchmarks.live_service import Service, percentiles
-from benchmarks.update import WINDOW, links
+from benchmarks.update import WINDOW, links, own_bytes
 from graphcl.estimator import GraphCL
 from graphcl.graphs.graph import Graph
 from graphcl.runs.files import read_embeddings
 from graphcl.runs.versions import VERSIONS, current_number
+from graphcl.store.columns import Ids
 
 FEATURES, DIM = 32, 64
 NEW, LINKS = 20, 100  # nodes and edges of an update
@@ -69,30 +71,83 @@ def build(folder: Path, nodes: int) -> None:
     model.save(folder / "run", graph=graph)
 
 
-def update(folder: Path, updates: int, seconds: float, nodes: int) -> None:
-    """Updates the run at even times; prints a line of JSON for each."""
-    run = graphcl.Run(folder / "run", graph=folder / "store", device="cpu")
-    rng = np.random.default_rng(1)
-    began, pause = time.time(), seconds / max(1, updates)
-    for number in range(updates):
-        time.sleep(max(0.0, began + number * pause - time.time()))
-        if time.time() > began + seconds:
+def update(folder: Path, options: argparse.Namespace) -> None:
+    """Updates the run at even times, from number `options.first` on; prints JSON for each."""
+    graph = None if current_number(folder / "run") else folder / "store"  # a version has its own
+    run = graphcl.Run(folder / "run", graph=graph, device="cpu")
+    rng = np.random.default_rng(1 + options.first)
+    pause = options.minutes * 60 / max(1, options.updates)
+    for number in range(options.first, options.updates):
+        time.sleep(max(0.0, options.began + number * pause - time.time()))
+        if time.time() > options.began + options.minutes * 60:
             break
-        new = [f"new {number} {place}" for place in range(NEW)]
+        new = [f"new {os.getpid()} {number} {place}" for place in range(NEW)]
         table = pandas.DataFrame(rng.standard_normal((NEW, FEATURES), dtype=np.float32))
         table = table.rename(columns="x{}".format)
         table.insert(0, "id", new)
-        place = rng.integers(0, nodes - WINDOW)  # new nodes join one neighbourhood
+        place = rng.integers(0, options.nodes - WINDOW)  # new nodes join one neighbourhood
         ends = np.char.add("n", rng.integers(place, place + WINDOW, LINKS).astype(str))
         first = rng.choice(np.array(new), LINKS)
         start = time.perf_counter()
         done = run.update(nodes=table, edges=pandas.DataFrame({"source": first, "target": ends}))
         about: dict[str, Any] = {"version": done.version, "at": time.time()}
+        about["seconds"] = round(time.perf_counter() - start, 3)
+        about["embedded"] = done.about["embedded"]
+        about["bytes"] = NEW * FEATURES * 4 + LINKS * 16
+        about["written"] = own_bytes(done.path)
         if number % BACK == BACK - 1:
             run.rollback()
-        about["seconds"] = round(time.perf_counter() - start, 3)
-        about["bytes"] = NEW * FEATURES * 4 + LINKS * 16
         print(json.dumps(about), flush=True)
+
+
+class Updater:
+    """The process that updates, which is killed at times and started again.
+
+    Args:
+        folder: of the run.
+        options: of the command line.
+        began: when the year began.
+    """
+
+    def __init__(self, folder: Path, options: argparse.Namespace, began: float) -> None:
+        self._folder, self._options, self._began = folder, options, began
+        self._made = (folder / "made.jsonl").open("a")
+        draw = random.Random(1)
+        length = options.minutes * 60
+        self._due = sorted(began + draw.random() * length for _ in range(options.kills))
+        self.kills = 0
+        self._start()
+
+    def _start(self) -> None:
+        command = [sys.executable, "-m", "benchmarks.year", str(self._folder), "--role", "updater"]
+        given = {name: getattr(self._options, name) for name in ("updates", "minutes", "nodes")}
+        given |= {"began": self._began, "first": len(self.made())}
+        command += [part for key, value in given.items() for part in (f"--{key}", str(value))]
+        self._process = subprocess.Popen(command, stdout=self._made)
+
+    def made(self) -> list[dict[str, Any]]:
+        """Returns what it has said of each update; a line that it was killed in is left out."""
+        found = []
+        for line in (self._folder / "made.jsonl").read_text().splitlines():
+            with suppress(ValueError):
+                found.append(json.loads(line))
+        return found
+
+    def look(self) -> None:
+        """Kills it when that is due, and starts it again."""
+        if self._due and time.time() > self._due[0]:
+            self._due.pop(0)
+            self._process.kill()
+            self._process.wait()
+            self.kills += 1
+            self._start()
+        elif self._process.poll():
+            raise SystemExit("an update failed")
+
+    def wait(self) -> None:
+        """Waits for the last update."""
+        if self._process.wait(120):
+            raise SystemExit("an update failed")
 
 
 def ask_bytes(path: str, body: dict[str, Any]) -> bytes:
@@ -187,8 +242,7 @@ class Year:
                 elif "k" in body:
                     # The index is approximate: the cosines of those that it found are compared.
                     ids = [body["ids"][0], *(one["id"] for one in answer["nodes"][0]["neighbors"])]
-                    places = {one: at for at, one in enumerate(graph.node_ids)}
-                    own, *others = (np.asarray(z[[places[one]]])[0] for one in ids)
+                    own, *others = np.asarray(z[Ids(graph.node_ids).find(ids)])
                     lengths = [np.linalg.norm(own) * np.linalg.norm(one) for one in others]
                     expected = np.array([own @ one for one in others]) / lengths
                     found = np.array([one["cosine"] for one in answer["nodes"][0]["neighbors"]])
@@ -250,17 +304,18 @@ def disk(folder: Path) -> int:
     return sum(seen.values())
 
 
+def median_of(listed: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the median seconds of updates."""
+    seconds = [one["seconds"] for one in listed]
+    return {"update_seconds": round(float(np.median(seconds)), 3) if seconds else None}
+
+
 async def live(folder: Path, service: Service, options: argparse.Namespace) -> None:
     """Runs the year."""
     seconds = options.minutes * 60
     year = Year(folder, service.port, options)
     before = disk(folder / "run")
-    command = [sys.executable, "-m", "benchmarks.year", "--role", "updater", str(folder)]
-    given = {"updates": options.updates, "minutes": options.minutes, "nodes": options.nodes}
-    command += [part for key, value in given.items() for part in (f"--{key}", str(value))]
-    made = folder / "made.jsonl"
-    with made.open("w") as out:
-        updater = subprocess.Popen(command, stdout=out)
+    updater, done = Updater(folder, options, year.began), 0
     end = year.began + seconds
     pause = seconds * options.clients / options.requests
     clients = [asyncio.create_task(year.client(pause, end)) for _ in range(options.clients)]
@@ -271,22 +326,27 @@ async def live(folder: Path, service: Service, options: argparse.Namespace) -> N
         number += 1
         while time.time() < min(end, year.began + 60 * number):
             await asyncio.sleep(1)
+            updater.look()
             await asyncio.to_thread(year.compare)
         row = year.minute(number, family(service.process.pid))
+        listed = updater.made()
+        row |= {"updates": len(listed) - done, "kills": updater.kills}
+        row |= median_of(listed[done:])
+        done = len(listed)
         most = max(most, row["memory"])
         rows.append(options.out, row | about)
         print(row, flush=True)
     await asyncio.gather(*clients)
-    if updater.wait(120):
-        raise SystemExit("an update failed")
-    listed = [json.loads(line) for line in made.read_text().splitlines()]
+    await asyncio.to_thread(updater.wait)
+    listed = updater.made()
     await asyncio.to_thread(year.compare)
     service.process.send_signal(signal.SIGTERM)
     code = await asyncio.to_thread(service.process.wait, 60)
     row = {
         "what": "year",
         "updates": len(listed),
-        "update_seconds": round(float(np.median([one["seconds"] for one in listed])), 3),
+        "kills": updater.kills,
+        **median_of(listed),
         "asked": year.asked,
         "compared": year.compared,
         "wrong": year.wrong,
@@ -294,6 +354,8 @@ async def live(folder: Path, service: Service, options: argparse.Namespace) -> N
         "version_gone": year.gone,
         "memory": most,
         "changes_bytes": sum(one["bytes"] for one in listed),
+        "embedded_bytes": sum(one["embedded"] for one in listed) * DIM * 4,
+        "written_bytes": sum(one["written"] for one in listed),
         "disk_before": before,
         "disk_after": disk(folder / "run"),
         "exit_code": code,
@@ -314,10 +376,13 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=200_000)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--clients", type=int, default=16)
+    parser.add_argument("--kills", type=int, default=12, help="of the process that updates")
+    parser.add_argument("--began", type=float, default=0.0, help="of the updater alone")
+    parser.add_argument("--first", type=int, default=0, help="likewise")
     parser.add_argument("--out", type=Path, default=Path("year.jsonl"))
     options = parser.parse_args()
     if options.role == "updater":
-        update(options.folder, options.updates, options.minutes * 60, options.nodes)
+        update(options.folder, options)
         return
     with tempfile.TemporaryDirectory() as made:
         folder = options.folder or Path(made)

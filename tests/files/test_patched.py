@@ -142,3 +142,112 @@ def test_half_a_patch_is_refused(table, tmp_path):
         patched.map_table(tmp_path, "t", GraphError)
     with pytest.raises(FileNotFoundError):
         patched.map_table(tmp_path, "none", GraphError)
+
+
+def lists(rows):
+    """Pointers and entries of lists of numbers."""
+    indptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+    return {"indptr": indptr, "indices": np.array([one for row in rows for one in row], np.int32)}
+
+
+def save_lists(folder, tables):
+    for name, table in tables.items():
+        np.save(folder / f"{name}.npy", table)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(st.lists(st.integers(0, 99), max_size=4), min_size=1, max_size=30),
+    steps=st.lists(
+        st.tuples(
+            st.dictionaries(
+                st.integers(0, 29), st.lists(st.integers(0, 99), max_size=5), max_size=4
+            ),
+            st.lists(st.lists(st.integers(0, 99), max_size=3), max_size=3),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+)
+def test_lists_are_those_that_were_written(tmp_path_factory, rows, steps):
+    folder = tmp_path_factory.mktemp("lists")
+    save_lists(folder, lists(rows))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(patched, "SMALL_BYTES", -1)
+        patch.setattr(patched, "MOST", 2.0)
+        for number, (changed, more) in enumerate(steps):
+            rows = [changed.get(place, row) for place, row in enumerate(rows)] + more
+            tables, before = lists(rows), folder
+            folder = tmp_path_factory.mktemp(f"step{number}")
+            files = patched.write_lists(folder, before, tables, os.link)
+            for name, table in tables.items():
+                found = patched.map_table(folder, name, GraphError)
+                np.testing.assert_array_equal(found, table)
+                assert found.dtype == table.dtype
+                assert patched.stored_files(found) == files[name]
+                base = patched.table_files(before, name)[0]
+                assert files[name][0].samefile(base)  # the first folder's, at every step
+
+
+@pytest.fixture
+def many(tmp_path, any_size):
+    """A thousand lists of three entries, with two numbers beside each."""
+    random = np.random.default_rng(0)
+    tables = lists(random.integers(0, 99, (1000, 3)).tolist())
+    tables["edge_features"] = random.normal(size=(3000, 2)).astype(np.float32)
+    (tmp_path / "old").mkdir()
+    (tmp_path / "new").mkdir()
+    save_lists(tmp_path / "old", tables)
+    return tables
+
+
+def test_only_what_changed_in_lists_is_written(tmp_path, many):
+    """One number beside one entry; the pages of a table that is read are its own."""
+    changed = {**many, "edge_features": np.array(many["edge_features"])}
+    changed["edge_features"][1501, 1] += 1
+    files = patched.write_lists(tmp_path / "new", tmp_path / "old", changed, os.link)
+    sizes = {name: [len(np.load(file)) for file in own[1:]] for name, own in files.items()}
+    assert sizes == {"indptr": [0, 0], "indices": [1, 3], "edge_features": [1, 3]}
+    found = patched.map_table(tmp_path / "new", "edge_features", GraphError)
+    np.testing.assert_array_equal(found, changed["edge_features"])
+    assert not found.flags.writeable
+    advise_random_reads(found)
+    # One that did not change shares all its files.
+    (tmp_path / "third").mkdir()
+    shared = patched.write_table(tmp_path / "third", "edge_features", found, os.link)
+    pairs = zip(shared, files["edge_features"], strict=True)
+    assert all(one.samefile(other) for one, other in pairs)
+
+
+def test_lists_with_little_in_common_are_not_patched(tmp_path, many, monkeypatch):
+    fewer = lists([[1, 2]] * 900)
+    others = {**many, "indices": many["indices"] + 1}
+    wider = {**many, "edge_features": np.zeros((3000, 3), np.float32)}
+    for tables in (fewer, others, wider, {**many, "edge_weight": np.ones(3000, np.float32)}):
+        assert patched.write_lists(tmp_path / "new", tmp_path / "old", tables, os.link) is None
+    monkeypatch.setattr(patched, "LONG_BYTES", 1000)  # they stay mapped
+    assert patched.write_lists(tmp_path / "new", tmp_path / "old", many, os.link) is None
+    assert not any((tmp_path / "new").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("indices", np.array([[0, 1, 1], [0, 1, 2]])),  # they overlap
+        ("indices", np.array([[-1, 1, 3]])),
+        ("indices", np.array([[2999, 2, 3]])),  # more than there are
+        ("indices", np.array([[5, 1, 2]])),  # the patch has three entries
+        ("indices", np.array([[5, 1 << 62, 3]])),
+        ("indices", np.array([[5, 1]])),
+        ("indices", np.array([[5.0, 1, 3]])),
+        ("indptr", np.array([[4, 1], [3, 1]])),
+        ("indptr", np.array([[1001, 1]])),
+        ("indptr", np.array([[-1, 1]])),
+    ],
+)
+def test_cuts_that_do_not_fit_are_refused(tmp_path, many, name, rows):
+    (tmp_path / f"old/{name}.npy").rename(tmp_path / f"old/{name}.base.npy")
+    np.save(tmp_path / f"old/{name}.rows.npy", rows)
+    np.save(tmp_path / f"old/{name}.patch.npy", np.zeros(3, many[name].dtype))
+    with pytest.raises(GraphError, match=rf"{name}\.rows\.npy: damaged"):
+        patched.map_table(tmp_path / "old", name, GraphError)

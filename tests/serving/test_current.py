@@ -175,11 +175,37 @@ def test_the_index_follows_an_update(place, monkeypatch):
     monkeypatch.setattr(served_run, "stored_index", lambda *_: made.append(1))
     update(path, graph, edges={"source": ["node 3"], "target": ["node 40"]})
     after = load(before)
-    assert made == []
     assert not np.array_equal(before.z, after.z)
-    rows, unit, missed = np.arange(60), unit_rows(np.asarray(after.z)), 0
+    assert_near(after)
+    # Of rows that have hardly turned, none is put in anew; of others, no old place is left.
+    turned = 1 - (unit_rows(before.z[:]) * unit_rows(after.z[:])).sum(axis=1)
+    held = unit_rows(np.stack(after._index.get(np.arange(60))))
+    stale = 1 - (held * unit_rows(after.z[:])).sum(axis=1)
+    assert (turned > served_run.STAYS).any()
+    assert stale.max() <= served_run.STAYS + 1e-6
+    # More nodes, and the way back to fewer.
+    update(path, None, nodes=new_node(graph), edges={"source": ["new"], "target": ["node 3"]})
+    grown = load(after)
+    assert len(grown._index) == 61
+    assert_near(grown)
+    graphcl.Run(path).rollback()
+    back = load(grown)
+    assert len(back._index) == 60
+    assert_near(back)
+    assert made == []
+
+
+def new_node(graph):
+    columns = {f"x{place}": [0.5] for place in range(graph.num_features)}
+    return {"id": ["new"], **columns}
+
+
+def assert_near(served):
+    """Nodes find those that are most similar; an index now and then misses one."""
+    unit, missed = unit_rows(np.asarray(served.z)), 0
+    rows = np.arange(len(unit))
     for row, (near, cosines) in zip(
-        rows, after.near(after.z[rows], 3, list(rows[:, None])), strict=True
+        rows, served.near(served.z[rows], 3, list(rows[:, None])), strict=True
     ):
         np.testing.assert_allclose(cosines, unit[near] @ unit[row], atol=1e-6)
         best = np.sort(np.delete(unit @ unit[row], row))[::-1][:3]

@@ -10,15 +10,25 @@ Such a table is mapped as one plain array. The pages of the base are private to 
 patch is written over them: the kernel copies the pages of changed rows and no others (copy on
 write), and new rows have pages of their own. So to make, write or open one takes the time and the
 memory of what changed, whatever the size of the table.
+
+In lists of edges (CSR), an entry more moves all that follow. There `NAME.rows.npy` has columns:
+
+    cuts [k, 3]       of entries: a place in the base, how many go there, and how many come there,
+                      which are the next ones of the patch
+    steps [k, 2]      of pointers: a row of the base, and what is added from there on; the patch has
+                      the pointers after the base's last
+
+They are put together in memory when they are opened, which takes a hundredth of a second for a
+million entries. So long lists are written whole, and stay mapped.
 """
 
 import ctypes
 import mmap
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +36,8 @@ import numpy.typing as npt
 from graphcl.errors import InvalidInputError
 from graphcl.files.arrays import file_identity, map_npy, read_header
 
-SMALL_BYTES = 1 << 25  # tables of this size are copied and written whole
+SMALL_BYTES = 1 << 18  # tables of this size are copied and written whole
+LONG_BYTES = 1 << 28  # so are lists of edges beyond this size: each process would hold a copy
 MOST = 0.125  # of the rows may be in a patch; with more, pages are copied all over the table
 SUFFIXES = (".base.npy", ".rows.npy", ".patch.npy")
 
@@ -100,6 +111,22 @@ class _Region:
             self._libc.munmap(self._start, self._length)
 
 
+class _Joined:
+    """A table that was put together in memory from files, which the array keeps by its base.
+
+    Attributes:
+        files: the three files.
+    """
+
+    def __init__(self, table: Array, files: tuple[Path, ...]) -> None:
+        table.flags.writeable = False
+        self._table, self.files = table, files
+        self.__array_interface__ = table.__array_interface__
+
+    def madvise(self, option: int) -> None:
+        """Does nothing: the table is in memory."""
+
+
 def overlay(table: Array, rows: IntArray, values: Any) -> Array:
     """Returns a table with other values in some rows, and perhaps more rows; `table` stays.
 
@@ -162,6 +189,9 @@ def _base(table: Array) -> tuple[Path, object, IntArray, Array, tuple[Path, ...]
 
 def base_file(table: Array) -> Path | None:
     """Returns the file that a table is mapped from, patched or not; None for one in memory."""
+    joined: Any = table.base
+    if isinstance(joined, _Joined):
+        return joined.files[0]
     base = _base(table)
     return None if base is None else base[0]
 
@@ -180,10 +210,10 @@ def write_table(folder: Path, name: str, table: Array, share: Share) -> tuple[Pa
     Returns:
         The files.
     """
-    base = _base(table)
-    if base is not None and base[4]:
-        shared = [folder / f"{name}.{file.name.partition('.')[2]}" for file in base[4]]
-        for file, target in zip(base[4], shared, strict=True):
+    base, stored = _base(table), stored_files(table)
+    if stored:
+        shared = [folder / f"{name}.{file.name.partition('.')[2]}" for file in stored]
+        for file, target in zip(stored, shared, strict=True):
             share(file, target)
         return tuple(shared)
     if base is None or len(base[2]) > MOST * len(table) or table.nbytes <= SMALL_BYTES:
@@ -195,6 +225,87 @@ def write_table(folder: Path, name: str, table: Array, share: Share) -> tuple[Pa
     np.save(files[1], rows)
     np.save(files[2], values)
     return files
+
+
+def stored_files(table: Array) -> tuple[Path, ...]:
+    """Returns the files of a table that is on the disk as it is; none for another."""
+    joined: Any = table.base
+    if isinstance(joined, _Joined):
+        return joined.files
+    base = _base(table)
+    return () if base is None else base[4]
+
+
+def write_lists(
+    folder: Path, before: Path, tables: Mapping[str, Array], share: Share
+) -> dict[str, tuple[Path, ...]] | None:
+    """Writes lists in CSR form as changes of those in an earlier folder.
+
+    Args:
+        folder: a folder that nobody reads yet.
+        before: the earlier folder, with tables of these names, patched or not.
+        tables: the pointers, then whatever has a row for each entry.
+        share: gives a file a second name.
+
+    Returns:
+        The files of each table. None if there is nothing to go on from, or if much has changed, or
+        if the tables are so large that they had better be mapped whole; then nothing is written.
+    """
+    largest = max(table.nbytes for table in tables.values())
+    if not SMALL_BYTES < largest <= LONG_BYTES or not all(
+        has_table(before, name) for name in tables
+    ):
+        return None
+    files = {name: tuple(folder / f"{name}{suffix}" for suffix in SUFFIXES) for name in tables}
+    for name, (shared, *_) in files.items():
+        share(table_files(before, name)[0], shared)
+    patches = _list_patches(
+        {name: map_npy(files[name][0], InvalidInputError) for name in tables}, tables
+    )
+    for name, (shared, *patch) in files.items():
+        if patches is None:
+            shared.unlink()
+            continue
+        for file, array in zip(patch, patches[name], strict=True):
+            np.save(file, array)
+    return None if patches is None else files
+
+
+def _list_patches(
+    bases: Mapping[str, Array], tables: Mapping[str, Array]
+) -> dict[str, tuple[IntArray, Array]] | None:
+    """Returns the rows and the patch of each table over its base, as `write_lists` needs them."""
+    (name, indptr), *entries = tables.items()
+    old, new = np.asarray(bases[name]), np.asarray(indptr)
+    size = len(old) - 1
+    if len(new) < len(old) or any(
+        bases[one].dtype != table.dtype
+        or bases[one].shape[1:] != table.shape[1:]
+        or len(bases[one]) != old[-1]
+        for one, table in entries
+    ):
+        return None
+    before, after = np.diff(old), np.diff(new)
+    same = before == after[:size]
+    more = np.zeros(len(after) - size, bool)
+    kept, there = np.repeat(same, before), np.repeat(np.append(same, more), after)
+    for one, table in entries:
+        differs = bases[one][kept] != table[there]
+        if differs.ndim > 1:
+            differs = differs.any(axis=1)
+        places = np.flatnonzero(kept)[differs]
+        same[np.searchsorted(old, places, side="right") - 1] = False
+    changed = np.flatnonzero(~same)
+    if len(changed) + len(after) - size > MOST * len(after):
+        return None
+    shift = new[: size + 1] - old
+    starts = np.flatnonzero(np.diff(shift, prepend=0))
+    found = {name: (np.stack([starts, shift[starts]], axis=1), new[size + 1 :])}
+    cuts = np.stack([old[changed], before[changed], after[changed]], axis=1)
+    come = np.repeat(np.append(~same, ~more), after)
+    if len(after) > size:  # the entries of all new rows
+        cuts = np.concatenate([cuts, [[old[-1], 0, new[-1] - new[size]]]])
+    return found | {one: (cuts, np.asarray(table)[come]) for one, table in entries}
 
 
 def table_files(folder: Path, name: str) -> tuple[Path, ...]:
@@ -226,6 +337,14 @@ def map_table(folder: Path, name: str, error: type[InvalidInputError]) -> Array:
         raise error(
             f"{missing.filename}: missing; {files[0].name} is not the whole table"
         ) from None
+    joined = None
+    if rows.ndim == 2:
+        if rows.dtype == np.int64 and values.dtype == base.dtype:
+            join = {2: _stepped, 3: _cut}.get(rows.shape[1])
+            joined = join and join(base, np.asarray(rows), np.asarray(values))
+        if joined is None:
+            _refuse(files, error)
+        return np.asarray(_Joined(joined, files))
     _check(files, base, rows, values, error)
     with files[0].open("rb") as raw:
         return _patched(_Region(raw, np.asarray(rows), np.asarray(values), files))
@@ -242,4 +361,42 @@ def _check(
         fits = int(rows[0]) >= 0 and bool((rows[1:] > rows[:-1]).all())
         fits = fits and (new == len(rows) or int(rows[-1]) == len(base) + len(rows) - new - 1)
     if not fits:
-        raise error(f"{files[1]}: damaged, does not fit {files[0].name} and {files[2].name}")
+        _refuse(files, error)
+
+
+def _refuse(files: tuple[Path, ...], error: type[InvalidInputError]) -> NoReturn:
+    raise error(f"{files[1]}: damaged, does not fit {files[0].name} and {files[2].name}")
+
+
+def _stepped(base: Array, steps: IntArray, last: Array) -> Array | None:
+    """Returns pointers to which something is added from some rows on; None if it does not fit."""
+    starts, added = steps.T
+    fits = base.ndim == last.ndim == 1 and base.dtype == np.int64
+    if not fits or (len(starts) and not 0 <= starts[0] <= starts[-1] < len(base)):
+        return None
+    if (starts[1:] <= starts[:-1]).any():
+        return None
+    table = np.concatenate([base, last])
+    steepness = np.diff(added, prepend=0)
+    shift = np.zeros(len(base), np.int64)
+    shift[starts] = steepness
+    table[: len(base)] += shift.cumsum()
+    return table
+
+
+def _cut(base: Array, cuts: IntArray, come: Array) -> Array | None:
+    """Returns entries some of which were replaced by others; None if it does not fit."""
+    places, gone, more = cuts.T
+    most = len(base) + len(come)
+    if len(cuts) and (cuts.min() < 0 or cuts.max() > most):
+        return None
+    ends = places + gone
+    fits = come.shape[1:] == base.shape[1:] and int(more.sum()) == len(come)
+    if not fits or (ends[:-1] > places[1:]).any() or (ends[-1:] > len(base)).any():
+        return None
+    inside = np.zeros(len(base) + 1, np.int8)  # 1 from a cut's first entry to its last
+    np.add.at(inside, places, 1)
+    np.add.at(inside, ends, -1)
+    kept = np.asarray(base)[inside.cumsum(dtype=np.int8)[:-1] == 0]
+    table: Array = np.insert(kept, np.repeat(places - (gone.cumsum() - gone), more), come, 0)
+    return table

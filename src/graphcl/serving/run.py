@@ -35,6 +35,7 @@ from graphcl.tabular.rows import prepare_rows
 
 MOST_LABELLED = 10_000  # nodes that labels are learned from; of more, a sample
 BLOCK, MOST_ANEW = 1 << 14, 8  # rows compared at a time; a share of them makes a new index
+STAYS = 1e-4  # 1 − cosine of a row with what the index holds of it: nearer ones stay there
 LEARNING_SECONDS = 2.0  # that the first requests wait for the labels to be learned
 
 
@@ -169,21 +170,31 @@ class ServedRun:
     def _index_after(self, before: "ServedRun | None") -> Any:
         """Returns the index of similar nodes; to build one of many nodes takes minutes.
 
-        After an update, most rows are in their place: those that differ are put in anew.
+        After an update, most rows are in their place: those that moved are put in anew. The index
+        only proposes rows, and cosines are computed from the embeddings: a row that has hardly
+        turned is proposed where it was. Of those that an update embeds again, most have not.
         """
         index, rows = None if before is None else before._index, len(self.z)
-        if before is None or index is None or rows < len(before.z):
+        if before is None or index is None:
             return stored_index(self.folder, self.z)[0]
-        changed = [
-            start + np.flatnonzero((old != self.z[start : start + len(old)]).any(axis=1))
-            for start in range(0, len(before.z), BLOCK)
-            if (old := np.asarray(before.z[start : start + BLOCK])) is not None
+        old, both = before.z, min(rows, len(before.z))
+        differ = [
+            start + np.flatnonzero((old[start:end] != self.z[start:end]).any(axis=1))
+            for start in range(0, both, BLOCK)
+            if (end := min(start + BLOCK, both))
         ]
-        fresh = np.concatenate([*changed, np.arange(len(before.z), rows)])
+        moved = np.concatenate(differ)
+        if len(moved):
+            held = unit_rows(np.stack(index.get(moved)))
+            moved = moved[1 - (held * unit_rows(self.z[moved])).sum(axis=1) > STAYS]
+        fresh = np.concatenate([moved, np.arange(both, rows)])
+        gone = np.concatenate([moved, np.arange(both, len(old))])
         if len(fresh) * MOST_ANEW > rows:
             return stored_index(self.folder, self.z)[0]
+        if not len(fresh) and not len(gone):
+            return index
         index = index.copy()
-        index.remove(np.concatenate(changed))
+        index.remove(gone)
         index.add(fresh, unit_rows(self.z[fresh]))
         return index
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import StoreError, suggestion
+from graphcl.files.patched import overlay
 
 IntArray = npt.NDArray[np.int64]
 LEVELS = 127  # of either sign
@@ -117,12 +118,12 @@ class Names:
 
     @classmethod
     def joined(cls, several: Sequence["Names"]) -> "Names":
-        """Returns names one below the other, in memory."""
-        starts = np.cumsum([0, *(len(one.text) for one in several)])
-        pieces = zip(several, starts[:-1].tolist(), strict=True)
-        offsets = [one.offsets[:-1] + start for one, start in pieces]
-        text = np.concatenate([one.text for one in several])
-        return cls(np.concatenate([*offsets, starts[-1:]]).astype(np.int64), text)
+        """Returns names one below the other; the first, if mapped from a file, are not copied."""
+        first, *rest = several
+        starts = len(first.text) + np.cumsum([0, *(len(one.text) for one in rest)])
+        pieces = zip(rest, starts.tolist(), strict=False)
+        offsets = [one.offsets[1:] + start for one, start in pieces]
+        return cls(_below(first.offsets, offsets), _below(first.text, [one.text for one in rest]))
 
     def take(self, nodes: npt.NDArray[np.int64]) -> "Names":
         """Returns the names of some nodes, in their order; nothing is decoded."""
@@ -178,6 +179,11 @@ class Names:
             return self.text[start:stop].tobytes().decode()
         except UnicodeDecodeError:
             raise StoreError(f"node_ids: the name of node {node} is not UTF-8") from None
+
+
+def _below(table: Any, others: list[Any]) -> Any:
+    more = np.concatenate([table[:0], *others])
+    return overlay(table, len(table) + np.arange(len(more)), more)
 
 
 class Ids:

@@ -15,7 +15,14 @@ import scipy.sparse
 from graphcl.errors import GraphError, ParameterError, StoreError, require
 from graphcl.files.arrays import shorten_npy
 from graphcl.files.atomic import check_new_folder, reserve, whole_folder
-from graphcl.files.patched import Share, base_file, write_table
+from graphcl.files.patched import (
+    Share,
+    base_file,
+    stored_files,
+    table_files,
+    write_lists,
+    write_table,
+)
 from graphcl.store.columns import LEVELS, Names, ScaledFeatures
 from graphcl.store.header import (
     FORMAT,
@@ -52,15 +59,21 @@ class ArrayWriter:
         dtypes: the names that an array may have, and the types of each.
         share: gives a file a second name; if given, arrays that are mapped from files share these,
             and of a table of which few rows changed a patch is written (`graphcl.files.patched`).
+        before: with `share`: the same folder of the store that this one changes.
 
     Attributes:
         num_features: number of features if they are sparse; their arrays do not contain it.
     """
 
     def __init__(
-        self, folder: Path, dtypes: Mapping[str, tuple[str, ...]], share: Share | None = None
+        self,
+        folder: Path,
+        dtypes: Mapping[str, tuple[str, ...]],
+        share: Share | None = None,
+        before: Path | None = None,
     ) -> None:
-        self.folder, self._dtypes, self._share, self.num_features = folder, dtypes, share, 0
+        self.folder, self._dtypes, self.num_features = folder, dtypes, 0
+        self._share, self._before = share, before
         self._shapes: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
         self._maps: dict[str, Any] = {}
         self._digests: dict[str, list[str]] = {}  # where files are another store's
@@ -90,12 +103,8 @@ class ArrayWriter:
         """Writes a whole array with its own type."""
         values = np.asanyarray(values)
         if self._share is not None:
-            self._declare(name, values.shape, values.dtype)
             files = write_table(self.folder, name, values, self._share)
-            source, known = base_file(values), ""
-            if source is not None and files[0].samefile(source):
-                known = known_digest(source)
-            self._digests[name] = [known or file_digest(files[0]), *map(file_digest, files[1:])]
+            self._shared(name, values, files, base_file(values))
             return
         if not values.flags.c_contiguous or not values.dtype.isnative:
             self.array(name, values.shape, values.dtype)[...] = values
@@ -105,6 +114,43 @@ class ArrayWriter:
         self._declare(name, values.shape, values.dtype)
         with (self.folder / f"{name}.npy").open("wb") as file:
             np.lib.format.write_array(file, values, version=(1, 0), allow_pickle=False)
+
+    def write_lists(self, tables: Mapping[str, Any], *, narrow: bool) -> None:
+        """Writes lists in CSR form: pointers, indices, then whatever has a row for each index.
+
+        Of lists in which few rows differ from those of the store before, a patch is written.
+        `narrow` writes indices in four bytes, which must fit: sampling then reads half as much.
+        """
+        (pointers, indptr), (name, indices), *_ = tables.items()
+        kind: Any = np.int32 if narrow else np.int64
+        tables = {**tables, pointers: np.asanyarray(indptr, dtype=np.int64)}
+        files = None
+        if self._share is not None and self._before is not None and indices.dtype == kind:
+            known = all(map(stored_files, tables.values()))  # nothing has changed
+            files = None if known else write_lists(self.folder, self._before, tables, self._share)
+        for one, table in tables.items():
+            if files is not None and self._before is not None:
+                self._shared(one, table, files[one], table_files(self._before, one)[0])
+            elif one == name and indices.dtype != kind:
+                self._write_as(name, indices, kind)
+            else:
+                self.write(one, table)
+
+    def _write_as(self, name: str, values: Any, kind: Any) -> None:
+        """Writes numbers of another kind, block by block."""
+        out = self.array(name, (len(values),), kind)
+        for start in range(0, len(values), _BLOCK_BYTES // 8):
+            part = slice(start, start + _BLOCK_BYTES // 8)
+            out[part] = values[part]
+        self.release(name)
+
+    def _shared(self, name: str, values: Any, files: tuple[Path, ...], source: Path | None) -> None:
+        """Notes an array whose first file may be one of an earlier store, and its checksums."""
+        self._declare(name, values.shape, values.dtype)
+        known = ""
+        if source is not None and files[0].samefile(source):
+            known = known_digest(source)
+        self._digests[name] = [known or file_digest(files[0]), *map(file_digest, files[1:])]
 
     def release(self, name: str) -> None:
         """Writes an array's pages to disk and closes its map; it can still be shortened."""
@@ -164,6 +210,7 @@ class StoreWriter:
         parts: how many.
         overwrite: replace an existing store. Anything else at `path` is never touched.
         share: see `ArrayWriter`.
+        before: the store that this one changes, see `ArrayWriter`.
 
     Attributes:
         folder: where the store is until it is complete.
@@ -182,8 +229,10 @@ class StoreWriter:
         parts: int = 1,
         overwrite: bool = False,
         share: Share | None = None,
+        before: Path | None = None,
     ) -> None:
-        self.path, self.name, self.overwrite, self._share = Path(path), name, overwrite, share
+        self.path, self.name, self.overwrite = Path(path), name, overwrite
+        self._share, self._before = share, before
         self.order, self.build, self.source = "as-is", "", NOTHING
         self._parts = parts
         self.types: dict[str, StoredType] = {}
@@ -247,10 +296,14 @@ class StoreWriter:
         return self.folder / name
 
     def _added(self, within: str, dtypes: Mapping[str, tuple[str, ...]]) -> list[ArrayWriter]:
-        folders = [self.folder / part_name(number) / within for number in range(self._parts)]
+        parts = [part_name(number) for number in range(self._parts)]
+        folders = [self.folder / part / within for part in parts]
         for folder in folders:
             folder.mkdir(parents=True)
-        self._writers[within] = [ArrayWriter(folder, dtypes, self._share) for folder in folders]
+        self._writers[within] = [
+            ArrayWriter(folder, dtypes, self._share, self._before and self._before / part / within)
+            for folder, part in zip(folders, parts, strict=True)
+        ]
         return self._writers[within]
 
     def _complete(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -338,23 +391,11 @@ def write_edges(writer: ArrayWriter, fields: Mapping[str, Any], *, narrow: bool)
 
     `narrow` writes indices in four bytes, which must fit: sampling then reads half as much.
     """
-    writer.write("indptr", np.asanyarray(fields["indptr"], dtype=np.int64))
-    _write_indices(writer, "indices", fields["indices"], narrow=narrow)
-    for name in ("edge_weight", "edge_features", "edge_ids"):
-        if fields.get(name) is not None:
-            writer.write(name, fields[name])
-
-
-def _write_indices(store: ArrayWriter, name: str, indices: Any, *, narrow: bool) -> None:
-    kind: Any = np.int32 if narrow else np.int64
-    if indices.dtype == kind:
-        store.write(name, indices)
-        return
-    out = store.array(name, (len(indices),), kind)
-    for start in range(0, len(indices), _BLOCK_BYTES // 8):
-        part = slice(start, start + _BLOCK_BYTES // 8)
-        out[part] = indices[part]
-    store.release(name)
+    beside = [name for name in ("edge_weight", "edge_features") if fields.get(name) is not None]
+    lists = {name: fields[name] for name in ("indptr", "indices", *beside)}
+    writer.write_lists(lists, narrow=narrow)
+    if fields.get("edge_ids") is not None:
+        writer.write("edge_ids", fields["edge_ids"])
 
 
 def write_features(
@@ -366,9 +407,9 @@ def write_features(
     """
     if scipy.sparse.issparse(x):
         store.num_features = int(x.shape[1])
-        store.write("x_indptr", np.asanyarray(x.indptr, dtype=np.int64))
-        _write_indices(store, "x_indices", x.indices, narrow=x.shape[1] < 1 << 31)
-        store.write("x_data", np.asanyarray(x.data, dtype=np.float32))
+        lists = {"x_indptr": x.indptr, "x_indices": x.indices}
+        lists["x_data"] = np.asanyarray(x.data, dtype=np.float32)
+        store.write_lists(lists, narrow=x.shape[1] < 1 << 31)
         return
     if features is None and isinstance(x, ScaledFeatures):
         store.write("x", x.values)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.errors import GraphError, ParameterError, counted, is_command, option, suggestion
+from graphcl.files.patched import overlay
 from graphcl.graphs.changing import (
     Changed,
     Delta,
@@ -149,8 +150,8 @@ class _Growing:
         """
         own, new = self.own, self.added
         if self.ids.numbers and new.dtype.kind in "iu":
-            old = np.asarray(own.ids)
-            ids = np.concatenate([old[kept], new.astype(old.dtype, copy=False)])
+            old = own.ids if len(kept) == own.num_nodes else np.asarray(own.ids)[kept]
+            ids = overlay(old, len(old) + np.arange(len(new)), new)
             plain = own.node_ids is None and np.array_equal(ids, np.arange(len(ids)))
             return None if plain else ids
         if not len(new) and len(kept) == own.num_nodes:

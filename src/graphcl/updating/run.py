@@ -162,7 +162,7 @@ def update_run(
         affected = levels[-1]
         with versions.new_version(run) as (number, folder), ThreadPoolExecutor(1) as pool:
             # Files of the graph go to the disk while embeddings are computed.
-            written = pool.submit(write_graph, folder, grown, base)
+            written = pool.submit(write_graph, folder, grown, base, graph.store)
             if retrain:
                 fitted = train_on(fitted, new, epochs=epochs, device=device, verbose=verbose)
                 clock("training on")

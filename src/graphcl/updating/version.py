@@ -45,6 +45,7 @@ from graphcl.updating.matching import Grown
 
 MOST = 0.75  # of the nodes; where more are affected, all are embedded, which is faster
 AROUND = 0.25  # of the nodes; where layers below are needed on more, they are kept
+SMALL_BYTES = 1 << 25  # layers of this size are computed again each time
 _BLOCK = 1 << 16  # rows that are copied at a time
 DRIFT, PAGE = "drift.json", "drift.html"
 UNSCORED = "the graph has changed since the training: graphcl evaluate scores it"
@@ -198,7 +199,7 @@ def _below(
         return None
     kept, below = old.hidden(), list[Any]()
     if kept is None:
-        small = graph.num_nodes * 4 * max(widths) <= patched.SMALL_BYTES
+        small = graph.num_nodes * 4 * max(widths) <= SMALL_BYTES
         if small or not _many(graph, nodes):
             return None
         for number in range(len(widths)):
@@ -266,14 +267,15 @@ def write_rows(
     return np.load(file, mmap_mode="r")
 
 
-def write_graph(folder: Path, grown: Grown, base: Path) -> None:
+def write_graph(folder: Path, grown: Grown, base: Path, before: Path | None) -> None:
     """Writes the graph of a version as a store, and what the version keeps of its nodes.
 
-    How tables became features is shared with the version `base`, which it was made from.
+    How tables became features is shared with the version `base`, which it was made from. What
+    changed since its store `before` is written alone.
     """
     graph = grown.changed.graph
-    share = versions.share_file  # of arrays that did not change
-    with StoreWriter(folder / versions.GRAPH, name=graph.name, share=share) as store:
+    share: Any = {"share": versions.share_file, "before": before}
+    with StoreWriter(folder / versions.GRAPH, name=graph.name, **share) as store:
         graphs.write_graph(graph, store, None)
     for name in graph.nodes:
         where = own_folder(folder, base, name)
