@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -88,8 +89,10 @@ def update(folder: Path, options: argparse.Namespace) -> None:
         place = rng.integers(0, options.nodes - WINDOW)  # new nodes join one neighbourhood
         ends = np.char.add("n", rng.integers(place, place + WINDOW, LINKS).astype(str))
         first = rng.choice(np.array(new), LINKS)
+        edges = pandas.DataFrame({"source": first, "target": ends})
         start = time.perf_counter()
-        done = run.update(nodes=table, edges=pandas.DataFrame({"source": first, "target": ends}))
+        with ThreadPoolExecutor(1) as pool:  # as schedulers do
+            done = pool.submit(run.update, nodes=table, edges=edges).result()
         about: dict[str, Any] = {"version": done.version, "at": time.time()}
         about["seconds"] = round(time.perf_counter() - start, 3)
         about["embedded"] = done.about["embedded"]
