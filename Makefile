@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 endif
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: quickstart test check docs bench release clean help
+.PHONY: quickstart test check docs suite bench release clean help
 
 help: ## what there is to make
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -36,9 +36,12 @@ check: $(VENV)/.installed-dev docs ## lint, format, types, layers, the site
 docs: $(VENV)/.installed-dev ## the documentation as a site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-test: check ## everything CI runs
-	$(BIN)/python -m pytest -n 3 -m "not alone"
+test: $(VENV)/.installed-dev ## everything CI runs: checks and tests at once, then what runs alone
+	$(MAKE) --no-print-directory -j 2 check suite
 	$(BIN)/python -m pytest -m alone
+
+suite: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -n 3 -m "not alone"
 
 bench: $(VENV)/.installed-dev ## speed on this CPU against rivals and floors, under 3 minutes
 	$(BIN)/python -m benchmarks.cpu --out benchmarks/results/cpu.jsonl

@@ -80,6 +80,13 @@ OPTIONAL = {
 }
 
 
+def pytest_ignore_collect(collection_path, config):
+    """With `-m alone`, imports only files that have such tests."""
+    if config.option.markexpr == "alone" and collection_path.suffix == ".py":
+        return "pytest.mark.alone" not in collection_path.read_text() or None
+    return None
+
+
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.path.name not in LONG)
 
