@@ -19,10 +19,10 @@ from graphcl.distributed import Share
 from graphcl.encoders import Layer, build_encoder
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import graph_tensors
-from graphcl.kernels import gather_mean as kernel
-from graphcl.kernels.counter import edge_draws, feature_draws, kept, stream_key, threshold
+from graphcl.kernels.counter import kept, stream_key, threshold
 from graphcl.sampling import encode_tree, sample_tree, tree_views
 from graphcl.views import Drop
+from tests import drawn as plain
 from tests.conftest import FUZZ, plain_topology
 from tests.test_sampling import Stated
 
@@ -88,8 +88,10 @@ class Small:
         low, high = self.ends()
         each = places.repeat_interleave(self.edges)
         keys = stream_key(seed, "edges"), stream_key(seed, "features")
-        of_edges = edge_draws(each, low.repeat(len(places)), high.repeat(len(places)), keys[0])
-        of_nodes = feature_draws(
+        of_edges = plain.edge_draws(
+            each, low.repeat(len(places)), high.repeat(len(places)), keys[0]
+        )
+        of_nodes = plain.feature_draws(
             places.repeat_interleave(nodes),
             torch.arange(nodes).repeat(len(places)),
             width,
@@ -120,9 +122,9 @@ def inject(monkeypatch, small):
         number = small.edges + nodes[:, None] * width + torch.arange(width)
         return halves((places[:, None] >> number) & 1)
 
-    monkeypatch.setattr(kernel, "edge_draws", of_edges)
-    monkeypatch.setattr(kernel, "feature_draws", of_features)
-    monkeypatch.setattr(sampling, "gather_mean", kernel.gather_mean_reference)
+    monkeypatch.setattr(plain, "edge_draws", of_edges)
+    monkeypatch.setattr(plain, "feature_draws", of_features)
+    monkeypatch.setattr(sampling, "gather_mean", plain.gather_mean)
 
 
 @EVERYWHERE

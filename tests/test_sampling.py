@@ -16,13 +16,13 @@ from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import graph_tensors, prepare
 from graphcl.kernels import neighbours
 from graphcl.kernels.adjacency import mean_pool
-from graphcl.kernels.counter import DeviceSeed, Draws, edge_draws, kept, stream_key, threshold
-from graphcl.kernels.gather_mean import dropped
+from graphcl.kernels.counter import DeviceSeed, Draws, kept, stream_key, threshold
 from graphcl.kernels.neighbours import sample_levels
 from graphcl.sampling import encode_tree, sample_tree, tree_to, tree_views
 from graphcl.training.sampled import SampledGraph, fan_outs_of
 from graphcl.views import Drop
 from tests.conftest import dense_adjacency, plain_topology, random_graph
+from tests.drawn import dropped, edge_draws, ends
 
 CPU = torch.device("cpu")
 NO_DROP = Drop(0.0, 0.0)
@@ -179,7 +179,7 @@ def test_the_encoder_on_a_perturbed_tree_value_and_gradient(graph, name, view):
     places = [torch.arange(len(nodes)) // (len(nodes) // 2) for nodes in nodes_of]
     keeps = [
         kept(
-            edge_draws(below, *draws.ends(above.repeat_interleave(2), children), draws.edges),
+            edge_draws(below, *ends(draws, above.repeat_interleave(2), children), draws.edges),
             view,
             threshold(0.3),
         )

@@ -17,7 +17,6 @@ from graphcl.graphs.changing import (
 )
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import EDGE, NODE
-from graphcl.store.columns import ScaledFeatures
 
 
 def plain(**given):
@@ -167,7 +166,7 @@ def test_what_cannot_be():
         )
 
 
-@pytest.mark.parametrize("features", ["float32", "float16", "int8", "sparse"])
+@pytest.mark.parametrize("features", ["float32", "float16", "sparse"])
 def test_features_keep_their_form(features, tmp_path):
     random = np.random.default_rng(0)
     x = random.integers(-100, 100, (8, 3)).astype(np.float32)
@@ -190,14 +189,9 @@ def test_features_keep_their_form(features, tmp_path):
     wide = np.asarray(found.toarray() if features == "sparse" else found, dtype=np.float32)
     expected = np.concatenate([x[1:], [[1, 2, 3], [400, -3, 0]]])
     expected[3] = [7, 8, 9]
-    room = np.abs(x).max() / 127 if features == "int8" else 0
-    assert np.abs(wide[:8] - expected[:8]).max() <= room
-    assert np.abs(wide[8] - expected[8]).max() <= 8 * room
+    np.testing.assert_array_equal(wide, expected)
     moved = changed.moved[NODE].tolist()
     assert moved == [3, 7, 8]
-    if isinstance(found, ScaledFeatures):
-        assert found.row_scale is not None
-        assert found.row_scale[8] > 1
 
 
 def test_a_number_that_float16_cannot_hold_is_refused(tmp_path):

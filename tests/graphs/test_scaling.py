@@ -192,7 +192,7 @@ def test_several_graphs_are_looked_at_together():
     np.testing.assert_allclose(parts.factor, together.factor, rtol=1e-5)
 
 
-@pytest.mark.parametrize("features", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("features", ["float32", "float16"])
 def test_a_store_and_the_same_table_in_memory_agree(tmp_path, features):
     x = mixed()
     x[:, 1] /= 1e3  # within float16
@@ -210,11 +210,10 @@ def test_a_store_and_the_same_table_in_memory_agree(tmp_path, features):
     wanted = feature_tensor(memory.x, device=CPU, feature_scaling=ours)
     for table in tables:
         torch.testing.assert_close(table, wanted, rtol=1e-6, atol=1e-6)
-    part = feature_tensor(stored.x, device=CPU, feature_scaling=ours, rows=slice(7, 30))
+    part = feature_tensor(stored.x[7:30], device=CPU, feature_scaling=ours)
     torch.testing.assert_close(part, wanted[7:30], rtol=1e-6, atol=1e-6)
-    assert stored_features(stored.x, feature_scaling=ours).values.dtype == {
-        "float32": torch.float32, "float16": torch.float16, "int8": torch.int8
-    }[features]  # nothing was converted ahead  # fmt: skip
+    ahead = stored_features(stored.x, feature_scaling=ours).values.dtype
+    assert ahead == getattr(torch, features)  # nothing was converted ahead
 
 
 def test_a_sparse_table_stays_sparse_and_differs_by_the_shift_alone():

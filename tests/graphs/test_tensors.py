@@ -59,7 +59,7 @@ def test_row_scaling(graph, scaling):
         graph_tensors(graph, device=CPU, feature_scaling="max")
 
 
-@pytest.mark.parametrize("features", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("features", ["float32", "float16"])
 @pytest.mark.parametrize("width", [1, 12, 700])
 @pytest.mark.parametrize("scaling", SIZES)
 def test_row_scaling_of_a_store_has_the_bits_of_memory(
@@ -82,7 +82,7 @@ def test_row_scaling_of_a_store_has_the_bits_of_memory(
 
 
 @pytest.mark.parametrize("scaling", ["none", "row", "unit"])
-@pytest.mark.parametrize("kind", ["float32", "float16", "int8", "sparse"])
+@pytest.mark.parametrize("kind", ["float32", "float16", "sparse"])
 def test_some_rows_of_features_are_those_of_all(graph, tmp_path, kind, scaling):
     if kind == "sparse":
         holey = scipy.sparse.csr_array(np.maximum(graph.x, 0))
@@ -91,8 +91,7 @@ def test_some_rows_of_features_are_those_of_all(graph, tmp_path, kind, scaling):
         graph.save(tmp_path / "store", features=kind)
         given = Graph.open(tmp_path / "store")
     every, some = (
-        feature_tensor(given.x, device=CPU, feature_scaling=scaling, rows=rows)
-        for rows in (slice(None), slice(13, 40))
+        feature_tensor(x, device=CPU, feature_scaling=scaling) for x in (given.x, given.x[13:40])
     )
     if kind == "sparse":
         every, some = every.to_dense(), some.to_dense()

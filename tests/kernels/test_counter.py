@@ -9,16 +9,13 @@ from graphcl.kernels.counter import (
     DeviceSeed,
     Draws,
     draw,
-    draw_long,
     draw_long_word,
-    edge_draws,
-    feature_draws,
     kept,
-    nested,
     step_key,
     stream_key,
     threshold,
 )
+from tests.drawn import draw_long, edge_draws, ends, feature_draws, nested
 
 EDGES, FEATURES = stream_key(0, "edges"), stream_key(0, "features")
 BEYOND = 5 << 32
@@ -134,7 +131,7 @@ def test_an_edge_has_one_draw_in_both_directions():
     places = torch.tensor([0, 7, 2**20])
     for orders in ((0, 0), (1, 2)):  # undirected; along the edge, and against it
         there, back = (Draws(0, 0, EDGES, EDGES, order=order) for order in orders)
-        found = edge_draws(places, *there.ends(one, other), EDGES)
-        assert torch.equal(found, edge_draws(places, *back.ends(other, one), EDGES))
-    reverse = edge_draws(places, *there.ends(other, one), EDGES)
+        found = edge_draws(places, *ends(there, one, other), EDGES)
+        assert torch.equal(found, edge_draws(places, *ends(back, other, one), EDGES))
+    reverse = edge_draws(places, *ends(there, other, one), EDGES)
     assert not (found == reverse).any()  # two directed edges

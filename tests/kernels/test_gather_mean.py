@@ -6,9 +6,9 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from graphcl.kernels import gather_mean as fused
-from graphcl.kernels.counter import edge_draws, kept, stream_key, threshold
-from graphcl.kernels.gather_mean import Draws, Family, gather_mean, gather_mean_reference
+from graphcl.kernels.counter import kept, stream_key, threshold
+from graphcl.kernels.gather_mean import Draws, Family, gather_mean
+from tests import drawn
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 TRITON_DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -60,7 +60,7 @@ def test_fused_is_the_reference(own, edge_drop, feature_drop, kind):
     ours, plain = (outputs(x, family, **columns, fill=7) for _ in range(2))
     edges, plain_edges = torch.empty_like(family.children), torch.empty_like(family.children)
     gather_mean(x, family, draws=draws, out=ours, edges=edges, **columns)
-    gather_mean_reference(x, family, draws=draws, out=plain, edges=plain_edges, **columns)
+    drawn.gather_mean(x, family, draws=draws, out=plain, edges=plain_edges, **columns)
     torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-6)
     assert torch.equal(ours == 0, plain == 0)  # the same bits decide
     assert (ours[:, :, :3] == 7).all()
@@ -88,24 +88,13 @@ def test_a_table_of_a_trees_nodes_alone_gives_the_same_means():
     ours, plain = outputs(x, moved, own=70), outputs(x, moved, own=70)
     gather_mean(x[nodes], moved, draws=draws, out=ours, own=70)
     assert torch.equal(ours, whole[:, some])
-    gather_mean_reference(x[nodes], moved, draws=draws, out=plain, own=70)
+    drawn.gather_mean(x[nodes], moved, draws=draws, out=plain, own=70)
     torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-6)
 
 
 def test_no_parents_are_no_means():
     x, family, draws = level(parents=0)
     gather_mean(x, family, draws=draws, out=outputs(x, family))
-
-
-def test_reference_in_chunks(monkeypatch):
-    x, family, draws = level()
-    whole, chunked = outputs(x, family, own=70), outputs(x, family, own=70)
-    edges = torch.empty(2, len(family.children), dtype=torch.int64)
-    gather_mean_reference(x, family, draws=draws, out=whole, own=70, edges=edges[0])
-    monkeypatch.setattr(fused, "CHUNK_ELEMENTS", 900)
-    gather_mean_reference(x, family, draws=draws, out=chunked, own=70, edges=edges[1])
-    torch.testing.assert_close(whole, chunked)
-    assert torch.equal(*edges)
 
 
 @pytest.mark.parametrize("within", [True, False])
@@ -168,7 +157,7 @@ def far_children(device="cpu"):
     ))  # fmt: skip
     draws = Draws(0.999999, 0.0, (11, 12), (13, 14))
     each = places.repeat_interleave(3)
-    expected = edge_draws(each, torch.tensor([1, 1, 1, 0, 0, 0]), children, draws.edges)
+    expected = drawn.edge_draws(each, torch.tensor([1, 1, 1, 0, 0, 0]), children, draws.edges)
     assert not any(kept(expected, view, threshold(draws.edge_drop)).any() for view in (0, 1))
     return torch.ones(2, 3, device=device), family, draws, expected
 
@@ -194,7 +183,7 @@ def test_triton_is_the_reference(own, width, dtype, kind):
     columns = {"column": 2, "own": 2 + width if own and draws.within else None}
     ours, plain = outputs(x, family, **columns, fill=7), outputs(x, family, **columns, fill=7)
     edges = torch.empty_like(family.children)
-    gather_mean_reference(x, family, draws=draws, out=plain, edges=edges, **columns)
+    drawn.gather_mean(x, family, draws=draws, out=plain, edges=edges, **columns)
     ours = ours.to(TRITON_DEVICE)
     rows = [one.clone() for one in family[:2]]  # the table has them at their numbers
     there = Family(*(one.to(TRITON_DEVICE) for one in (*family[:4], *rows)))
@@ -228,7 +217,7 @@ def test_triton_and_edges_that_nobody_asked_for():
     x, family, draws = level(parents=4, width=20)
     there = Family(*(one.to(TRITON_DEVICE) for one in family[:4]))
     plain, ours = outputs(x, family), outputs(x, family).to(TRITON_DEVICE)
-    gather_mean_reference(x, family, draws=draws, out=plain)
+    drawn.gather_mean(x, family, draws=draws, out=plain)
     gather_mean_triton.gather_mean(x.to(TRITON_DEVICE), there, draws=draws, out=ours)
     torch.testing.assert_close(ours.cpu(), plain, rtol=1e-5, atol=1e-6)
     assert torch.equal(there.places.cpu(), family.places)  # nothing is written to them

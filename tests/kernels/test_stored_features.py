@@ -13,23 +13,17 @@ from tests.conftest import dense_adjacency, random_graph
 def table(kind, *, rows=60, width=21, divided=False):
     random = np.random.default_rng(0)
     values = random.normal(size=(rows, width)) * 10.0 ** random.integers(-7, 4, (rows, width))
-    columns = None
-    if kind == "int8":
-        values = random.integers(-127, 128, (rows, width))
-        columns = torch.from_numpy(random.random(width).astype(np.float32))
     stored = torch.from_numpy(values.astype(kind))
     divisor = torch.from_numpy(1 / random.random(rows)).float() if divided else None
-    return StoredFeatures(stored, columns, divisor)
+    return StoredFeatures(stored, divisor)
 
 
 def plain(x):
     values = x.values.float()
-    if x.column_scale is not None:
-        values = values * x.column_scale
     return values if x.row_divisor is None else values / x.row_divisor[:, None]
 
 
-KINDS = pytest.mark.parametrize("kind", ["float32", "float16", "int8"])
+KINDS = pytest.mark.parametrize("kind", ["float32", "float16"])
 DIVIDED = pytest.mark.parametrize("divided", [False, True])
 
 
@@ -74,7 +68,7 @@ def test_means_of_neighbourhoods(kind, divided):
     np.testing.assert_allclose(ours.numpy(), expected[nodes], rtol=1e-4, atol=1e-4)
     order = torch.randperm(60, generator=torch.Generator().manual_seed(1))
     divisor = None if x.row_divisor is None else x.row_divisor[order]
-    moved = StoredFeatures(x.values[order], x.column_scale, divisor)
+    moved = StoredFeatures(x.values[order], divisor)
     place = torch.argsort(order).to(torch.int32)
     torch.testing.assert_close(mean_of_neighbourhoods(moved, *csr, nodes, place=place), ours)
 

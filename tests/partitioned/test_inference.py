@@ -50,7 +50,7 @@ CASES = {
     "mean": (dense_graph, "float32", "none", "neighbours", "mean", {}),
     "residual": (dense_graph, "float32", "none", "hash", "residual", {}),
     "row": (dense_graph, "float16", "row", "hash", "mean", {}),
-    "auto": (dense_graph, "int8", "auto", "neighbours", "mean", {}),
+    "auto": (dense_graph, "float16", "auto", "neighbours", "mean", {}),
     "sparse": (sparse_graph, "float32", "row", "hash", "residual", {}),
     "sparse beside": (sparse_graph, "float32", "none", "neighbours", "mean", SIDE),
     "weighted": (weighted_graph, "float32", "none", "hash", "residual", {}),

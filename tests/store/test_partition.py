@@ -15,7 +15,6 @@ from graphcl.files import atomic
 from graphcl.graphs.collection import fingerprint
 from graphcl.kernels.adjacency import Adjacency
 from graphcl.store import moving, partition
-from graphcl.store.columns import ScaledFeatures
 from graphcl.store.header import ORDERS, read_store
 from graphcl.store.reader import MASKS, open_part
 from graphcl.tabular.build import build_store
@@ -128,14 +127,8 @@ def test_parts_are_the_graph(tmp_path, monkeypatch, make, order, block):
     assert {path.name for path in tmp_path.iterdir()} == {"store", "parts"}
 
 
-@pytest.mark.parametrize("features", ["float16", "int8"])
-def test_features_keep_their_type(tmp_path, features):
-    graph = plain()
-    x = graph.x.copy()
-    x[-1] *= 1000  # beyond the training nodes: int8 gives it a scale of its own
-    mask = np.arange(61) < 20
-    graph = graph.replace(x=x, train_mask=mask)
-    store = saved(graph, tmp_path / "store", features=features)
+def test_features_keep_their_type(tmp_path):
+    store = saved(plain(), tmp_path / "store", features="float16")
     build_store(store, out=tmp_path / "parts", parts=3, order="hash")
     same_graph(store, tmp_path / "parts")
 
@@ -215,7 +208,7 @@ def test_a_damaged_store_is_refused_before_a_loop_reads_it(tmp_path, make):
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("make", [*GRAPHS, typed])
 def test_the_graph_that_was_divided_comes_back_in_its_own_order(tmp_path, make, order):
-    kinds = {"float32", "float16", "int8"} if make is plain else {"float32"}
+    kinds = {"float32", "float16"} if make is plain else {"float32"}
     for kind in sorted(kinds):
         store = saved(make(), tmp_path / f"store-{kind}", features=kind)
         build_store(store, out=tmp_path / kind, parts=3, order=order)
@@ -285,8 +278,7 @@ def same_graph(store, parts):
     for name, nodes in before.nodes.items():
         other = after.nodes[name]
         assert nodes.class_names == other.class_names
-        for kind in (np.ndarray, ScaledFeatures):
-            assert isinstance(nodes.x, kind) == isinstance(other.x, kind)
+        assert getattr(nodes.x, "dtype", None) == getattr(other.x, "dtype", None)
         place = {str(one): at for at, one in enumerate(ids(other).tolist())}
         at = np.array([place[str(one)] for one in ids(nodes).tolist()])
         assert sorted(at.tolist()) == list(range(nodes.num_nodes))

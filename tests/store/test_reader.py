@@ -84,21 +84,6 @@ def fortran(store):
     replaced("x", npy(header=described("<f4", x.shape, order=True), data=x.tobytes()))(store)
 
 
-def eight_bits(store):
-    x = np.load(stored(store, "x"))
-    changed(x__dtype="int8")(store)
-    replaced("x", npy(x.astype(np.int8)))(store)
-
-
-def row_scaled(store):
-    eight_bits(store)
-    about = {"sha256": "0" * 64, "dtype": "float32"}
-    for name, values in (("x_scale", np.ones(12)), ("x_row_scale", np.full(60, np.nan))):
-        replaced(name, npy(values.astype(np.float32)))(store)
-        given = about | {"shape": list(values.shape)}
-        changed(**{f"{name}__{key}": value for key, value in given.items()})(store)
-
-
 STORES = {
     "not JSON": (text("{"), "not JSON"),
     "no object": (text("[1]"), "does not describe a store"),
@@ -132,8 +117,6 @@ STORES = {
         "not an .npy",
     ),
     "column by column": (fortran, "holds float32"),
-    "a row's scale": (row_scaled, "x_row_scale holds nan; expected 1 or more"),
-    "no scale": (eight_bits, "has no array 'x_scale'"),
     "index beyond": (filled("indices", 3, 60), "indices holds 60; expected 0 to 59"),
     "index far beyond": (filled("indices", -1, 2**31 - 1), "indices holds 2147483647"),
     "negative index": (filled("indices", 0, -1), "indices holds -1"),

@@ -258,15 +258,15 @@ def test_a_run_without_embeddings_is_embedded_whole(tmp_path):
     assert_exact(tmp_path / "run")
 
 
-def test_a_store_of_eight_bits_stays_one(tmp_path):
+def test_a_store_of_half_precision_stays_one(tmp_path):
     graph = random_graph()
-    graph.save(tmp_path / "store", features="int8")
+    graph.save(tmp_path / "store", features="float16")
     mapped = Graph.open(tmp_path / "store")
     saved(tmp_path / "run", mapped, recipe="cora", encoder="mean", layers=2)
     done = graphcl.Run(tmp_path / "run", graph=mapped).update(
         nodes=features([1, 60, 61]), edges=pairs([(60, 1)])
     )
-    assert Graph.open(done.path / "graph").x.values.dtype == np.int8
+    assert Graph.open(done.path / "graph").x.dtype == np.float16
     assert_exact(tmp_path / "run")
 
 

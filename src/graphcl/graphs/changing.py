@@ -19,8 +19,7 @@ from graphcl.graphs.graph import Graph
 from graphcl.graphs.neighbourhood import entries_of
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import Key, Relation
-from graphcl.store.columns import ScaledFeatures, entry_places
-from graphcl.store.writer import row_levels
+from graphcl.store.columns import entry_places
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
@@ -345,8 +344,6 @@ def _features(x: Any, delta: NodeDelta, kept: IntArray) -> tuple[Any, IntArray]:
         rows = np.concatenate([source[kept], size + np.arange(new)])
         differs = rows_differ(table[changed], table[source[changed]])
         return scipy.sparse.csr_array(table[rows].astype(np.float32)), changed[differs]
-    if isinstance(x, ScaledFeatures):
-        return _scaled(x, delta, kept)
     differs, parts = np.zeros(len(changed), bool), [np.zeros((0, x.shape[1]), x.dtype)]
     with np.errstate(over="ignore"):
         if len(changed):
@@ -366,23 +363,6 @@ def _with_rows(table: Any, kept: IntArray, changed: IntArray, new: int, values: 
         table, changed = np.asarray(table[kept]), np.searchsorted(kept, changed)
     rows = np.concatenate([changed, len(table) + np.arange(new)])
     return overlay(table, rows, values)
-
-
-def _scaled(x: ScaledFeatures, delta: NodeDelta, kept: IntArray) -> tuple[ScaledFeatures, IntArray]:
-    """The same of features in eight bits: new rows get the levels of the old columns."""
-    changed, given = (
-        delta.changed,
-        [_dense(one) for one in (delta.changed_x, delta.x) if one is not None],
-    )
-    rows = np.concatenate([np.zeros((0, x.shape[1]), np.float32), *given])
-    levels, scales = row_levels(rows, x.scale) if len(rows) else (rows.astype(np.int8), rows[:, 0])
-    old = np.ones(x.shape[0], np.float32) if x.row_scale is None else np.asarray(x.row_scale)
-    number = len(changed)
-    differs = (np.asarray(x.values[changed]) != levels[:number]).any(axis=1)
-    differs |= old[changed] != scales[:number]
-    values = _with_rows(x.values, kept, changed, delta.new, levels)
-    scale = _with_rows(old, kept, changed, delta.new, scales)
-    return ScaledFeatures(values, x.scale, scale if (scale > 1).any() else None), changed[differs]
 
 
 def _dense(x: Any) -> FloatArray:

@@ -19,7 +19,7 @@ from graphcl.errors import GraphError, counted
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.validation import NoArray, several_types
-from graphcl.store.columns import ScaledFeatures, entry_places
+from graphcl.store.columns import entry_places
 
 SAMPLED = 4096  # entries read from each array, so that a graph of any size takes milliseconds
 _ROWS = 16384  # rows per block: a second copy of all entries might not fit in memory
@@ -241,18 +241,12 @@ def training_subgraph(graph: Graph) -> Graph:
     an encoder that is trained on it.
 
     Raises:
-        GraphError: the graph has no training nodes, or its features are an int8 store's whose
-            scales depend on other nodes.
+        GraphError: the graph has no training nodes.
     """
     if graph.train_mask is None or not graph.train_mask.any():
         raise GraphError(f"{graph.name}: has no train_mask; inductive training needs one")
     graph.check()
     nodes = np.flatnonzero(graph.train_mask)
-    if isinstance(graph.x, ScaledFeatures) and not graph.x.scaled_by(nodes):
-        raise GraphError(
-            f"{graph.name}: the scales of its int8 features depend on nodes that inductive "
-            "training must not see; save the store again with this train_mask, or as float16"
-        )
     new_number = np.full(graph.num_nodes, -1, dtype=np.int64)  # −1: not a training node
     new_number[nodes] = np.arange(len(nodes))
     parts, weights, degrees = [], [], np.zeros(len(nodes), dtype=np.int64)
@@ -288,7 +282,7 @@ def fingerprint(graphs: Sequence[Graph]) -> str:
         for name, nodes in graph.nodes.items():
             digest.update(repr((name, nodes.num_nodes, nodes.num_features)).encode())
             x: Any = nodes.x
-            if isinstance(x, np.ndarray | ScaledFeatures):
+            if isinstance(x, np.ndarray):
                 digest.update(_sample(x, max(1, SAMPLED // max(1, nodes.num_features))))
             elif x is not None:
                 digest.update(_sample(x.data) + _sample(x.indices))

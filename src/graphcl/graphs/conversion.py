@@ -10,7 +10,6 @@ import scipy.sparse
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import Key, Relation
-from graphcl.store.columns import ScaledFeatures
 from graphcl.store.header import MASKS
 
 _BLOCK = 1 << 20  # edges that are looked at at a time
@@ -42,7 +41,7 @@ def _fill(held: Any, nodes: Nodes, *, sparse: bool) -> None:
     """Gives a PyG holder of nodes their features, labels and masks."""
     import torch
 
-    if isinstance(nodes.x, np.ndarray | ScaledFeatures):
+    if isinstance(nodes.x, np.ndarray):
         held.x = torch.from_numpy(np.array(nodes.x, dtype=np.float32))
     elif nodes.x is not None:
         csr = (nodes.x.indptr.astype(np.int64), nodes.x.indices.astype(np.int64), nodes.x.data)

@@ -336,8 +336,7 @@ class Graph(NoArray):
 
         Args:
             path: the folder.
-            features: ``float32``, ``float16`` or ``int8``; sparse features stay sparse float32. The
-                scales of int8 come from the training nodes, if there is a `train_mask`.
+            features: ``float32`` or ``float16``; sparse features stay sparse float32.
             overwrite: replace an existing store. Anything else at `path` is never touched.
 
         Raises:

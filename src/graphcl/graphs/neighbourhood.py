@@ -20,7 +20,7 @@ from graphcl.graphs.edges import reverse_order
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import Key, Relation
-from graphcl.store.columns import ScaledFeatures, entry_places, table_rows
+from graphcl.store.columns import entry_places, table_rows
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
@@ -342,5 +342,4 @@ def _joined(x: Any, rows: IntArray, new: Any) -> Any:
     """Returns rows of the graph's features, in float32, and those of the new nodes below them."""
     if scipy.sparse.issparse(x):
         return scipy.sparse.csr_array(scipy.sparse.vstack([x[rows], new], format="csr"))
-    some = x[rows] if isinstance(x, ScaledFeatures) else np.asarray(x)[rows]
-    return np.concatenate([some.astype(np.float32, copy=False), new])
+    return np.concatenate([x[rows].astype(np.float32, copy=False), new])

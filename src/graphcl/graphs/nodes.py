@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import GraphError, counted, require
-from graphcl.store.columns import Names, ScaledFeatures, rows_of
+from graphcl.store.columns import Names, rows_of
 
 if TYPE_CHECKING:  # reading a run needs no SciPy, which takes long to import
     import scipy.sparse
@@ -27,8 +27,7 @@ class Nodes:
         name: the type's name.
         num_nodes: how many there are.
         x: features ``[num_nodes, features]``: a float32 array, or a `scipy.sparse.csr_array` if
-            they were given as sparse; from a store also float16, or `ScaledFeatures` (int8); None
-            if the type has none.
+            they were given as sparse; from a store also float16; None if the type has none.
         y: labels, ``[num_nodes]`` (class numbers; −1 is unlabelled) or ``[num_nodes, labels]``
             (0/1; a row of −1 is an unlabelled node, a row of zeros one with none of them), or a
             number to predict, float64 ``[num_nodes]`` (NaN where it is not known), or None.
@@ -50,7 +49,7 @@ class Nodes:
 
     name: str
     num_nodes: int
-    x: "FloatArray | scipy.sparse.csr_array | ScaledFeatures | None" = None
+    x: "FloatArray | scipy.sparse.csr_array | None" = None
     y: npt.NDArray[Any] | None = None
     train_mask: BoolArray | None = None
     val_mask: BoolArray | None = None

@@ -22,7 +22,6 @@ from graphcl.kernels.buffers import borrow
 from graphcl.kernels.columns import ColumnTransform, size_of_rows
 from graphcl.kernels.features import Features, SparseFeatures
 from graphcl.kernels.stored_features import StoredFeatures
-from graphcl.store.columns import ScaledFeatures
 
 _BLOCK = 1 << 22  # values that are scaled at a time
 FEATURE_SCALINGS = ("none", "row", "unit", "auto")
@@ -212,23 +211,19 @@ def feature_tensor(
     *,
     device: torch.device,
     feature_scaling: TableScaling = "none",
-    rows: slice = slice(None),
 ) -> Features:
-    """Returns a table of features as `Nodes` has it in float32: all of it, or some `rows`.
+    """Returns a table of features as `Nodes` has it in float32.
 
     Dense, unscaled float32 features on a CPU share the table's memory; other features are copied.
     """
     columns, name = _resolved(feature_scaling)
     found: Features
-    if isinstance(x, ScaledFeatures) or x.dtype == np.float16:
-        stored = stored_features(x)
-        divisor = None if stored.row_divisor is None else stored.row_divisor[rows]
-        found = replace(stored, values=stored.values[rows], row_divisor=divisor).to_dense(device)
+    if x.dtype == np.float16:
+        found = stored_features(x).to_dense(device)
     elif isinstance(x, np.ndarray):
-        found = borrow(x)[rows].to(device)
+        found = borrow(x).to(device)
     else:
-        whole = rows == slice(None)
-        found = SparseFeatures.from_csr(x if whole else x[rows], device=device)
+        found = SparseFeatures.from_csr(x, device=device)
     if columns is not None:
         return _scale_columns(found, columns.transform(device))
     return _scale_rows(found, name) if name in BY_ROWS else found
@@ -240,12 +235,7 @@ def stored_features(x: Any, *, feature_scaling: TableScaling = "none") -> Stored
     Scaling rows or words needs one pass over the table and four bytes per node.
     """
     scaled, name = _resolved(feature_scaling)
-    if isinstance(x, ScaledFeatures):
-        # A power of two: dividing by its inverse is exact.
-        divisor = None if x.row_scale is None else 1 / torch.from_numpy(np.array(x.row_scale))
-        found = StoredFeatures(borrow(x.values), torch.from_numpy(x.scale.copy()), divisor)
-    else:
-        found = StoredFeatures(borrow(x))
+    found = StoredFeatures(borrow(x))
     if scaled is not None:
         return found.with_transform(scaled.transform(CPU))
     return found.with_scaled_rows(name) if name in BY_ROWS else found

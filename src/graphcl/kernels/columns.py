@@ -75,10 +75,10 @@ class ColumnTransform:
         logarithm = torch.log1p(values.abs() / torch.where(unit > 0, unit, 1)) * values.sign()
         return torch.where(unit > 0, logarithm, values)
 
-    def arrays(self, values: Any, scale: Any, row_divisor: Any, word_divisor: Any) -> Arrays:
+    def arrays(self, values: Any, row_divisor: Any, word_divisor: Any) -> Arrays:
         """Returns what `row_of` takes for a table: how it is stored, then how it is transformed."""
         parts = (part.numpy() for part in vars(self).values())
-        return (values, scale, row_divisor, word_divisor, *parts)
+        return (values, row_divisor, word_divisor, *parts)
 
 
 def size_of_rows(rows: Tensor, scaling: str) -> Tensor:
@@ -149,11 +149,11 @@ def _transformed_row(table: Any, row: Any, buffer: Any) -> Any:
 
 @njit(error_model="numpy")
 def _transformed(table, row, buffer):  # type: ignore[no-untyped-def]
-    values, scale, row_divisor, word_divisor, words, unit, shift, factor, limit = table
+    values, row_divisor, word_divisor, words, unit, shift, factor, limit = table
     stored = values[row]
     divided, counted = row_divisor.shape[0] > 0, word_divisor.shape[0] > 0
     for column in range(buffer.shape[0]):
-        value = as_float(stored[column]) * scale[column]
+        value = as_float(stored[column])
         if divided:
             value = value / row_divisor[row]
         if words[column] and counted:

@@ -3,7 +3,7 @@
 A key of two 32-bit words names a stream. Draw number ``c`` of the stream is a hash of ``c`` and the
 key (the finaliser `lowbias32` of C. Wellons with the difference of the words mixed in half-way).
 There is no state, so a draw is repeated where it is needed again and never stored. Streams nest:
-two draws of a stream are the key of another (`nested`). So a draw can belong to a thing, such as an
+two draws of a stream are the key of another. So a draw can belong to a thing, such as an
 edge, and not to the place where it is met.
 
 A probability is compared with 16 bits, so one draw of 32 bits decides for both views: the low half
@@ -56,12 +56,6 @@ class Draws(NamedTuple):
     features: Keys
     within: bool = True
     order: int = 0
-
-    def ends(self, parents: "Tensor", children: "Tensor") -> "tuple[Tensor, Tensor]":
-        """Returns the two ends of edges, in the order in which their draws count them."""
-        if self.order == 0:
-            return parents.minimum(children), parents.maximum(children)
-        return (children, parents) if self.order == 1 else (parents, children)
 
 
 def stream_key(seed: int, *path: str | int) -> Key:
@@ -136,42 +130,6 @@ def kept(draws: "Tensor", view: int, dropped: int) -> "Tensor":
     return half >= dropped
 
 
-def draw_long(number: "Tensor", key: Keys) -> "Tensor":
-    """`draw` for any int64 from 0 on: both of its words count. Below 2^32 it is `draw` itself."""
-    return draw(number, (key[0], key[1] + (number >> 32) * FIRST))
-
-
-def nested(number: "Tensor", key: Keys) -> "tuple[Tensor, Tensor]":
-    """Returns, for each number, the key of a stream of its own."""
-    return draw_long(number, key), draw_long(number, (key[1], key[0]))
-
-
-def edge_draws(places: "Tensor", one: "Tensor", other: "Tensor", key: Keys) -> "Tensor":
-    """Returns the draws of edges in the trees of seed nodes.
-
-    Args:
-        places: the place in the batch of each edge's seed node.
-        one: the end that counts first; see `Draws.ends`.
-        other: the other end.
-        key: the stream of the edges.
-    """
-    return draw_long(other, nested(one, nested(places, key)))
-
-
-def feature_draws(places: "Tensor", nodes: "Tensor", width: int, key: Keys) -> "Tensor":
-    """Returns the draws of nodes' features in the trees of seed nodes, ``[len(nodes), width]``."""
-    word_0, word_1 = nested(nodes, nested(places, key))
-    columns = positions(width, nodes.device)
-    return draw(columns, (word_0[:, None], word_1[:, None]))
-
-
-def positions(count: int, device: "torch.device") -> "Tensor":
-    """Returns the counters 0 … count − 1."""
-    import torch
-
-    return torch.arange(count, device=device)
-
-
 @numba.njit(inline="always")
 def draw_word(counter, word_0, word_1):  # type: ignore[no-untyped-def]
     """`draw` for numba, which widens 32-bit sums and products to 64: each step is cast back."""
@@ -184,6 +142,6 @@ def draw_word(counter, word_0, word_1):  # type: ignore[no-untyped-def]
 
 @numba.njit
 def draw_long_word(number, word_0, word_1):  # type: ignore[no-untyped-def]
-    """`draw_long` for numba."""
+    """`draw_word` of any int64 from 0 on: both of its words count. Below 2^32 they are the same."""
     beyond = np.uint32(np.uint32(number >> 32) * _FIRST)
     return draw_word(np.uint32(number), word_0, np.uint32(word_1 + beyond))

@@ -51,12 +51,6 @@ def pooled_elu(inputs: Tensor, weight: Tensor, child_weights: Tensor) -> Tensor:
     return cast("Tensor", _PooledElu.apply(inputs, weight, child_weights))  # type: ignore[no-untyped-call]
 
 
-def pooled_elu_reference(inputs: Tensor, weight: Tensor, child_weights: Tensor) -> Tensor:
-    """`pooled_elu` in three plain operations."""
-    h = elu(inputs @ weight)
-    return (child_weights @ h.view(len(child_weights), -1, weight.shape[1]))[:, 0]
-
-
 class _PooledElu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, child_weights: Tensor) -> Tensor:

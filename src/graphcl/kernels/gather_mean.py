@@ -16,25 +16,13 @@ Each row is read once and perturbed for both views, and only the means are writt
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from graphcl.kernels.buffers import block_height
 from graphcl.kernels.columns import as_float, row_of
-from graphcl.kernels.counter import (
-    HALVES,
-    Draws,
-    draw_long_word,
-    draw_word,
-    edge_draws,
-    feature_draws,
-    kept,
-    threshold,
-)
+from graphcl.kernels.counter import Draws, draw_long_word, draw_word, threshold
 from graphcl.kernels.parallel import parallel, prange
 from graphcl.kernels.stored_features import StoredFeatures
 
-CHUNK_ELEMENTS = 1 << 25  # of the reference on a GPU: each int64 temporary takes 256 MB
 _NONE = np.empty(0, dtype=np.int64)
 
 
@@ -90,10 +78,8 @@ def gather_mean(
     if not len(family.parents):
         return
     if isinstance(x, Tensor) and x.is_cuda:
-        try:
-            from graphcl.kernels.gather_mean_triton import gather_mean as fused
-        except ImportError:
-            fused = gather_mean_reference
+        from graphcl.kernels.gather_mean_triton import gather_mean as fused
+
         fused(x, family, draws=draws, out=out, column=column, own=own, edges=edges)
         return
     words = [np.uint32(int(word)) for key in (draws.edges, draws.features) for word in key]
@@ -101,65 +87,19 @@ def gather_mean(
     stored = StoredFeatures(x) if isinstance(x, Tensor) else x
     moved = (_NONE if rows is None else rows.numpy() for rows in family[4:])
     _gather_mean(
-        *stored.arrays(), *(part.numpy() for part in family[:4]), *moved, *words, *limits,
+        *stored.arrays(), x.shape[1], *(part.numpy() for part in family[:4]), *moved, *words,
+        *limits,
         draws.within, draws.order, column, -1 if own is None else own, out[0].numpy(),
         out[1].numpy(), _NONE if edges is None else edges.numpy(),
     )  # fmt: skip
 
 
-def gather_mean_reference(
-    x: Tensor,
-    family: Family,
-    *,
-    draws: Draws,
-    out: Tensor,
-    column: int = 0,
-    own: int | None = None,
-    edges: Tensor | None = None,
-) -> None:
-    """`gather_mean` in plain tensor operations, in chunks of parents, on any device."""
-    fan_out, width, count = family.fan_out, x.shape[1], len(family.parents)
-    height = max(1, block_height(CHUNK_ELEMENTS) // (max(1, fan_out) * width))
-    above = family.parents if family.parent_rows is None else family.parent_rows
-    under = family.children if family.child_rows is None else family.child_rows
-    for start in range(0, count, height):
-        rows = slice(start, min(start + height, count))
-        below = slice(rows.start * fan_out, rows.stop * fan_out)
-        upper, lower, places = family.parents[rows], family.children[below], family.places[rows]
-        below_places = places.repeat_interleave(fan_out)
-        ends = draws.ends(upper.repeat_interleave(fan_out), lower)
-        drawn = edge_draws(below_places, *ends, draws.edges)
-        if edges is not None:
-            edges[below] = drawn
-        around = dropped(x[under[below]], below_places, lower, draws)
-        itself = dropped(x[above[rows]], places, upper, draws) if draws.within else (0.0, 0.0)
-        for view in (0, 1):
-            keep = kept(drawn, view, threshold(draws.edge_drop))
-            w = torch.where(keep, family.weight[below], 0).view(len(upper), 1, fan_out)
-            total = itself[view] + (w @ around[view].view(len(upper), fan_out, width))[:, 0]
-            weight = w.sum(2) + (1 if draws.within else 0)
-            mean = torch.where(weight > 0, total / torch.where(weight > 0, weight, 1), 0)
-            out[view, rows, column : column + width] = mean
-            if own is not None:
-                out[view, rows, own : own + width] = itself[view]
-
-
-def dropped(rows: Tensor, places: Tensor, nodes: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
-    """Returns two views of the feature rows of `nodes` after dropout, in float32."""
-    bits = feature_draws(places, nodes, rows.shape[1], draws.features)
-    limit = threshold(draws.feature_drop)
-    scaled = rows.float() * (HALVES / (HALVES - limit))
-    first_view, second_view = (torch.where(kept(bits, view, limit), scaled, 0) for view in (0, 1))
-    return first_view, second_view
-
-
 @parallel
 def _gather_mean(  # type: ignore[no-untyped-def]
-    x, column_scale, row_divisor, parents, children, weight, places, parent_rows, child_rows,
+    x, row_divisor, width, parents, children, weight, places, parent_rows, child_rows,
     edge_0, edge_1, feature_0, feature_1, edge_limit, feature_limit,
     within, order, at, own, out_0, out_1, edges,
 ):  # fmt: skip
-    width = column_scale.shape[0]
     fan_out = children.shape[0] // parents.shape[0]
     low, half = np.uint32(0xFFFF), np.uint32(16)
     nothing = np.uint32(0x10000)  # a limit above every half of a draw: all features are dropped
@@ -231,8 +171,8 @@ def _gather_mean(  # type: ignore[no-untyped-def]
                 sum_0[column] += value_0
                 sum_1[column] += value_1
                 if own >= 0:
-                    own_0[column] = value_0 * scale * column_scale[column]
-                    own_1[column] = value_1 * scale * column_scale[column]
+                    own_0[column] = value_0 * scale
+                    own_1[column] = value_1 * scale
         for column in range(width):
-            mean_0[column] = sum_0[column] * factor_0 * column_scale[column]
-            mean_1[column] = sum_1[column] * factor_1 * column_scale[column]
+            mean_0[column] = sum_0[column] * factor_0
+            mean_1[column] = sum_1[column] * factor_1

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from graphcl.kernels.adjacency import self_weights
 from graphcl.kernels.buffers import borrow
-from graphcl.kernels.counter import Keys, draw, draw_word, positions, stream_key
+from graphcl.kernels.counter import Keys, draw, draw_word, stream_key
 from graphcl.kernels.parallel import parallel, prange
 
 _NONE = np.empty(0, dtype=np.int64)
@@ -76,7 +76,7 @@ def draw_neighbours(
         first: the node of the first row.
         within: whether neighbours are of the type of `nodes`.
     """
-    ranks = positions(len(nodes), nodes.device) if ranks is None else ranks
+    ranks = torch.arange(len(nodes), device=nodes.device) if ranks is None else ranks
     if nodes.device.type != "cpu":
         return draw_neighbours_reference(
             indptr, indices, nodes, ranks, fan_out=fan_out, key=key, replace=replace,
@@ -106,7 +106,7 @@ def draw_neighbours_reference(
     within: bool = True,
 ) -> Neighbours:
     """`draw_neighbours` in plain tensor operations, on any device, for pointers that are whole."""
-    ranks = positions(len(nodes), nodes.device) if ranks is None else ranks
+    ranks = torch.arange(len(nodes), device=nodes.device) if ranks is None else ranks
     start = indptr[nodes - first][:, None]
     degree = indptr[nodes - first + 1][:, None] - start
     slots = torch.arange(fan_out, device=nodes.device)

@@ -1,8 +1,8 @@
 r"""Feature tables in the type they have on disk, read directly by the loops that use them.
 
-Row u of the features is :math:`x_u = (v_u \odot c) / d_u` for stored values v (float32, float16 or
-int8), an optional scale c per column and an optional divisor d per row. Nothing is converted in
-advance, so a compiled loop that gathers rows reads one or two bytes per value instead of four.
+Row u of the features is :math:`x_u = v_u / d_u` for stored values v (float32 or float16) and an
+optional divisor d per row. Nothing is converted in advance, so a compiled loop that gathers rows of
+float16 reads two bytes per value instead of four.
 Rows are divided, not multiplied by 1 / d, because rows in memory are: both have the same bits.
 Where a `ColumnTransform` is given, it is applied to x as rows are read.
 """
@@ -29,15 +29,13 @@ class StoredFeatures:
     """A feature table on a CPU, which compiled loops read without conversion.
 
     Attributes:
-        values: v, ``[num_nodes, P]``: float32, float16 or int8.
-        column_scale: c, ``[P]`` float32; None means 1.
+        values: v, ``[num_nodes, P]``: float32 or float16.
         row_divisor: d, ``[num_nodes]`` float32; None means 1.
         transform: applied to the rows; None leaves them.
         word_divisor: the lengths of the rows' words, ``[num_nodes]``, if the transform has words.
     """
 
     values: Tensor
-    column_scale: Tensor | None = None
     row_divisor: Tensor | None = None
     transform: ColumnTransform | None = None
     word_divisor: Tensor | None = None
@@ -57,8 +55,6 @@ class StoredFeatures:
 
     def _untransformed(self, rows: Any) -> Tensor:
         block = self.values[rows].float()
-        if self.column_scale is not None:
-            block = block * self.column_scale
         if self.row_divisor is not None:
             block = block / self.row_divisor[rows][:, None]
         return block
@@ -75,9 +71,7 @@ class StoredFeatures:
         divisor = torch.empty(self.shape[0])
         for block in self._blocks():
             divisor[block] = size_of_rows(self.rows(block), scaling)
-        if self.row_divisor is not None:
-            divisor = divisor * self.row_divisor  # exact where that is a power of two
-        return StoredFeatures(self.values, self.column_scale, divisor)
+        return StoredFeatures(self.values, divisor)
 
     def with_transform(self, transform: ColumnTransform) -> "StoredFeatures":
         """Returns the table with its columns transformed; words need one pass over it."""
@@ -95,25 +89,23 @@ class StoredFeatures:
     @property
     def is_plain(self) -> bool:
         """Whether rows are float32 and mean what they say: nothing is scaled or transformed."""
-        changed = (self.column_scale, self.row_divisor, self.transform)
-        return self.values.dtype == torch.float32 and all(one is None for one in changed)
+        changed = self.row_divisor is not None or self.transform is not None
+        return self.values.dtype == torch.float32 and not changed
 
-    def arrays(self) -> tuple[Any, npt.NDArray[Any], npt.NDArray[Any]]:
-        """Returns values, column scale and row divisor for a compiled loop.
+    def arrays(self) -> tuple[Any, npt.NDArray[Any]]:
+        """Returns values and row divisor for a compiled loop.
 
         Half-precision values are returned as 16-bit integers, which `as_float` reads. Without a
-        divisor per row, its array is empty. With a transform, the first of the three is what
-        `row_of` takes; the other two change nothing then.
+        divisor per row, its array is empty. With a transform, the first of the two is what
+        `row_of` takes; the other changes nothing then.
         """
-        values = self.values.numpy()
-        columns = torch.ones(self.shape[1]) if self.column_scale is None else self.column_scale
-        rows = torch.empty(0) if self.row_divisor is None else self.row_divisor
+        values, none = self.values.numpy(), torch.empty(0).numpy()
+        rows = none if self.row_divisor is None else self.row_divisor.numpy()
         bits = values.view(np.uint16) if values.dtype == np.float16 else values
         if self.transform is None:
-            return bits, columns.numpy(), rows.numpy()
-        words = torch.empty(0) if self.word_divisor is None else self.word_divisor
-        table = self.transform.arrays(bits, columns.numpy(), rows.numpy(), words.numpy())
-        return table, torch.ones(self.shape[1]).numpy(), torch.empty(0).numpy()
+            return bits, rows
+        words = none if self.word_divisor is None else self.word_divisor.numpy()
+        return self.transform.arrays(bits, rows, words), none
 
 
 def mean_of_neighbourhoods(
@@ -176,29 +168,25 @@ def _plain_mean(
 
 @parallel
 def _mean(  # type: ignore[no-untyped-def]
-    values, column_scale, row_divisor, indptr, indices, nodes, places, within, out
+    values, row_divisor, indptr, indices, nodes, places, within, out
 ):
     for row in prange(nodes.shape[0]):
-        _mean_of_one(
-            values, column_scale, row_divisor, indptr, indices, nodes[row], places, within, out[row]
-        )
+        _mean_of_one(values, row_divisor, indptr, indices, nodes[row], places, within, out[row])
 
 
 @serial
 def _mean_of_few(  # type: ignore[no-untyped-def]
-    values, column_scale, row_divisor, indptr, indices, nodes, places, within, out
+    values, row_divisor, indptr, indices, nodes, places, within, out
 ):
     for row in range(nodes.shape[0]):
-        _mean_of_one(
-            values, column_scale, row_divisor, indptr, indices, nodes[row], places, within, out[row]
-        )
+        _mean_of_one(values, row_divisor, indptr, indices, nodes[row], places, within, out[row])
 
 
 @njit(error_model="numpy")
 def _mean_of_one(  # type: ignore[no-untyped-def]
-    values, column_scale, row_divisor, indptr, indices, node, places, within, out
+    values, row_divisor, indptr, indices, node, places, within, out
 ):
-    width = column_scale.shape[0]
+    width = out.shape[0]
     scaled, moved = row_divisor.shape[0] > 0, places.shape[0] > 0
     total, buffer = np.zeros(width, np.float32), np.empty(width, np.float32)
     # The first round, one before the row's entries, is for the node itself.
@@ -213,4 +201,4 @@ def _mean_of_one(  # type: ignore[no-untyped-def]
     members = max(indptr[node + 1] - indptr[node] + within, 1)
     factor = np.float32(1) / np.float32(members)
     for column in range(width):
-        out[column] = total[column] * factor * column_scale[column]
+        out[column] = total[column] * factor

@@ -4,7 +4,7 @@ It is what `graphcl.graphs.tensors.prepare` and `graphcl.graphs.filling` do with
 graph. The rows of neighbours that a mean needs are fetched in blocks; they may be in any part.
 
 A row of another part is asked for once, and some are kept. Rows travel as a store has them, as
-float32, float16 or int8, with their divisors where features are scaled by row; sparse rows travel
+float32 or float16, with their divisors where features are scaled by row; sparse rows travel
 dense. So a loop that reads them finds what one process on the whole graph finds.
 """
 
@@ -19,7 +19,7 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from graphcl.distributed import Share, any_of
+from graphcl.distributed import Share
 from graphcl.errors import StoreError
 from graphcl.graphs.column_facts import Rows
 from graphcl.graphs.filling import filled_table, filling_order
@@ -103,9 +103,6 @@ class FeatureRows:
                 own = StoredFeatures(table)
         else:
             own = stored_features(x, feature_scaling=scaling)
-            # Of int8 features, a part may have rows with a scale of their own, and another none.
-            if any_of(own.row_divisor is not None, wire.share) and own.row_divisor is None:
-                own = replace(own, row_divisor=torch.ones(len(own.values)))
         self._own, self.sparse = own, self._sparse is not None
         self._columns = [
             one for one in (own.values, own.row_divisor, own.word_divisor) if one is not None

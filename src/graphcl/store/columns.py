@@ -1,6 +1,6 @@
-"""Columns of a store that are not plain arrays: features as int8, and names as text; rows by id.
+"""Ids of nodes: names as text in a store, and the rows of ids.
 
-Both are used in place of an array. They stay on disk and return plain arrays when indexed.
+Names are used in place of an array. They stay on disk and return plain arrays when indexed.
 
 This is the only place where ids become rows. An id counts as its text: 7 and "7" are one id, and
 "007" is another. Of nodes with the same id, the first is meant.
@@ -19,78 +19,11 @@ from graphcl.errors import StoreError, suggestion
 from graphcl.files.patched import overlay
 
 IntArray = npt.NDArray[np.int64]
-LEVELS = 127  # of either sign
-_ROWS = 1 << 14
 MOST_COMPARED = 100_000  # ids that are searched for a suggestion
 FEW_COMPARED = 4_096  # the same where many calls come, as in a service
 _BLOCK = 1 << 16  # ids that are looked at at a time
 _FEW = 8  # ids that are looked for one by one
 _SEARCHED = 1 << 20  # names that are compared at a time
-
-
-@dataclass(frozen=True, eq=False)
-class ScaledFeatures:
-    """A feature table in eight bits: row u is ``values[u] * scale * row_scale[u]``.
-
-    Attributes:
-        values: int8, ``[num_nodes, P]``.
-        scale: float32, ``[P]``, of the columns; from the training nodes, if there are any.
-        row_scale: float32, ``[num_nodes]``: 1, or a higher power of two for a row outside the
-            training nodes that exceeds their range. None means 1 everywhere.
-    """
-
-    values: npt.NDArray[np.int8]
-    scale: npt.NDArray[np.float32]
-    row_scale: npt.NDArray[np.float32] | None = None
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """``(num_nodes, P)``."""
-        return (int(self.values.shape[0]), int(self.values.shape[1]))
-
-    @property
-    def ndim(self) -> int:
-        """Two."""
-        return 2
-
-    @property
-    def size(self) -> int:
-        """Number of values."""
-        return int(self.values.size)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes on disk."""
-        rows = 0 if self.row_scale is None else self.row_scale.nbytes
-        return int(self.values.nbytes + self.scale.nbytes + rows)
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, rows: Any) -> npt.NDArray[np.float32]:
-        """Returns one row or several as float32."""
-        chosen: npt.NDArray[np.float32] = np.multiply(
-            self.values[rows], self.scale, dtype=np.float32
-        )
-        if self.row_scale is not None:
-            chosen *= np.asarray(self.row_scale[rows])[..., None]
-        return chosen
-
-    def scaled_by(self, nodes: npt.NDArray[np.int64]) -> bool:
-        """Returns whether the scales of the columns depend on the rows of `nodes` alone.
-
-        Then the largest value of a column is in one of these rows. A column of zeros there has any
-        scale.
-        """
-        largest = np.zeros(self.shape[1], dtype=np.int16)
-        for start in range(0, len(nodes), _ROWS):
-            block = self.values[nodes[start : start + _ROWS]].astype(np.int16)
-            np.maximum(largest, np.abs(block).max(axis=0), out=largest)
-        within = self.row_scale is None or bool((self.row_scale[nodes] == 1).all())
-        return within and bool(((largest == LEVELS) | (largest == 0)).all())
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        return self[:].astype(dtype or np.float32, copy=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -346,10 +279,7 @@ def entry_places(starts: IntArray, lengths: IntArray) -> IntArray:
 
 
 def table_rows(table: Any, rows: IntArray) -> Any:
-    """Returns rows of features, names or any array in the form that they have."""
-    if isinstance(table, ScaledFeatures):
-        scale = None if table.row_scale is None else table.row_scale[rows]
-        return ScaledFeatures(table.values[rows], table.scale, scale)
+    """Returns rows of names, or of any array, in the form that they have."""
     return table.take(rows) if isinstance(table, Names) else table[rows]
 
 

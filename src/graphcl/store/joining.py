@@ -7,7 +7,7 @@ import numpy as np
 import scipy.sparse
 
 from graphcl.errors import StoreError
-from graphcl.store.columns import Names, ScaledFeatures, entry_places, table_rows
+from graphcl.store.columns import Names, entry_places, table_rows
 from graphcl.store.header import MASKS, IntArray, Key, Store
 from graphcl.store.reader import Edges, Part, open_part
 
@@ -82,17 +82,6 @@ def stacked(tables: Sequence[Any]) -> Any:
     first = tables[0]
     if isinstance(first, Names):
         return Names.joined(tables)
-    if isinstance(first, ScaledFeatures):
-        scales = None
-        if any(one.row_scale is not None for one in tables):
-            ones = [np.ones(len(one), np.float32) for one in tables]
-            scales = np.concatenate(
-                [
-                    one if table.row_scale is None else table.row_scale
-                    for one, table in zip(ones, tables, strict=True)
-                ]
-            )
-        return ScaledFeatures(np.concatenate([one.values for one in tables]), first.scale, scales)
     if scipy.sparse.issparse(first):
         return scipy.sparse.vstack(tables, format="csr")
     return np.concatenate(tables)

@@ -21,7 +21,7 @@ import scipy.sparse
 
 from graphcl.errors import StoreError, option, require
 from graphcl.files.arrays import scratch_array
-from graphcl.store.columns import Names, ScaledFeatures
+from graphcl.store.columns import Names
 from graphcl.store.header import MASKS, MOST_PARTS, ORDERS, Key, Store, read_store
 from graphcl.store.moving import (
     BLOCK_BYTES,
@@ -189,12 +189,6 @@ def write_rows(
             writer.num_features = int(x.shape[1])
         kinds = {"x_indices": (x.indices, x.indices.dtype), "x_data": (x.data, np.float32)}
         move_ragged(writers, "x_indptr", kinds, x.indptr, numbering)
-    elif isinstance(x, ScaledFeatures):
-        tables["x"] = x.values
-        if x.row_scale is not None:
-            tables["x_row_scale"] = x.row_scale
-        for writer in writers:
-            writer.write("x_scale", x.scale)
     elif x is not None:
         tables["x"] = x
     if isinstance(ids, Names):

@@ -2,8 +2,7 @@
 
 A part has `.npy` files in a folder for each type and for each direction of a relation:
 
-    x [, x_scale]           features [N, P]: float32, float16, or int8 with a float32 per column
-    x_row_scale             of int8, if a row exceeds the columns' range: a power of two per row
+    x                       features [N, P]: float32 or float16
     x_indptr, x_indices, x_data    instead of x: sparse features
     y                       labels [N] or [N, labels], int64; a number to predict [N], float64
     train_mask, val_mask, test_mask       [N], bool
@@ -45,7 +44,7 @@ from graphcl.errors import StoreError
 from graphcl.files.arrays import regular_size
 from graphcl.files.patched import map_table, table_files
 from graphcl.files.text import check_fields
-from graphcl.store.columns import Names, ScaledFeatures
+from graphcl.store.columns import Names
 from graphcl.store.header import (
     MASKS,
     PART,
@@ -62,9 +61,7 @@ from graphcl.store.header import (
 
 SPARSE = ("x_indptr", "x_indices", "x_data")
 NODE_DTYPES = {
-    "x": ("float32", "float16", "int8"),
-    "x_scale": ("float32",),
-    "x_row_scale": ("float32",),
+    "x": ("float32", "float16"),
     "x_indptr": ("int64",),
     "x_indices": ("int32", "int64"),
     "x_data": ("float32",),
@@ -361,21 +358,12 @@ def _open_edges(store: Store, number: int, key: Key, backwards: bool, listed: Li
 
 
 def _features(folder: Path, arrays: Mapping[str, Any], width: int) -> Any:
-    if "x" not in arrays:
-        indptr, indices, data = (arrays[name] for name in SPARSE)
-        if int(indptr[0]) != 0 or int(indptr[-1]) != len(indices):
-            raise StoreError(f"{folder}: x_indptr does not end where x_indices does")
-        return sparse_rows((len(indptr) - 1, width), indptr, indices, data)
-    if arrays["x"].dtype != np.int8:
+    if "x" in arrays:
         return arrays["x"]
-    scale, rows = np.asarray(arrays["x_scale"]), arrays.get("x_row_scale")
-    if not np.isfinite(scale).all():
-        raise StoreError(f"{folder}: x_scale holds {scale[~np.isfinite(scale)][0]}")
-    if rows is not None:
-        wrong = ~(np.isfinite(rows) & (rows >= 1))
-        if wrong.any():
-            raise StoreError(f"{folder}: x_row_scale holds {rows[wrong][0]}; expected 1 or more")
-    return ScaledFeatures(arrays["x"], scale, rows)
+    indptr, indices, data = (arrays[name] for name in SPARSE)
+    if int(indptr[0]) != 0 or int(indptr[-1]) != len(indices):
+        raise StoreError(f"{folder}: x_indptr does not end where x_indices does")
+    return sparse_rows((len(indptr) - 1, width), indptr, indices, data)
 
 
 def sparse_rows(shape: tuple[int, int], indptr: Any, indices: Any, data: Any) -> Any:
@@ -389,16 +377,12 @@ def _check_shapes(folder: Path, arrays: Mapping[str, Array], nodes: int, feature
     """Refuses nodes with missing arrays, or with shapes that do not fit together."""
     text, sparse = "node_id_offsets" in arrays, any(name in arrays for name in SPARSE)
     needed = [*(SPARSE if sparse else ["x"])] if features else []
-    if arrays.get("x") is not None and arrays["x"].dtype == np.int8:
-        needed.append("x_scale")
     missing = [name for name in (*needed, *(["node_ids"] if text else [])) if name not in arrays]
     if missing:
         raise StoreError(f"{folder}: has no array {missing[0]!r}")
     stored = len(arrays["x_indices"]) if sparse and arrays["x_indices"].ndim else -1
     expected: dict[str, tuple[int, ...]] = {
         "x": (nodes, features),
-        "x_scale": (features,),
-        "x_row_scale": (nodes,),
         "x_indptr": (nodes + 1,),
         "x_indices": (stored,),
         "x_data": (stored,),

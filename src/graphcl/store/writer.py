@@ -23,7 +23,7 @@ from graphcl.files.patched import (
     write_lists,
     write_table,
 )
-from graphcl.store.columns import LEVELS, Names, ScaledFeatures
+from graphcl.store.columns import Names
 from graphcl.store.header import (
     FORMAT,
     HEADER,
@@ -47,7 +47,7 @@ from graphcl.store.reader import (
     open_part,
 )
 
-FEATURE_DTYPES = ("float32", "float16", "int8")
+FEATURE_DTYPES = ("float32", "float16")
 _BLOCK_BYTES = 1 << 25  # bytes of float32 features that are converted at a time
 
 
@@ -370,15 +370,12 @@ def write_nodes(
     """Writes the fields of `Nodes`, in blocks of rows.
 
     `features` is the type of dense features; None leaves them as they are. ``float16`` keeps three
-    digits in half the space. ``int8`` has 255 levels in a quarter, scaled to each column's largest
-    absolute value. If there are training nodes, it is the largest of theirs: inductive training
-    must not depend on other nodes. Another node's row that exceeds it is stored coarser, by a power
-    of two of its own.
+    digits in half the space.
     """
     if features not in (None, *FEATURE_DTYPES):
         raise ParameterError(f"Graph.save: features must be {FEATURE_DTYPES}; got {features!r}")
     if fields.get("x") is not None:
-        write_features(writer, fields["x"], features, train=fields.get("train_mask"))
+        write_features(writer, fields["x"], features)
     for name in ("y", *MASKS):
         if fields.get(name) is not None:
             writer.write(name, fields[name])
@@ -398,77 +395,31 @@ def write_edges(writer: ArrayWriter, fields: Mapping[str, Any], *, narrow: bool)
         writer.write("edge_ids", fields["edge_ids"])
 
 
-def write_features(
-    store: ArrayWriter, x: Any, features: str | None = "float32", *, train: Any = None
-) -> None:
-    """Writes sparse features as they are, and dense ones with the type `features`, or their own.
-
-    `train` are the nodes, as booleans, whose rows decide the scales of int8; None means all.
-    """
+def write_features(store: ArrayWriter, x: Any, features: str | None = "float32") -> None:
+    """Writes sparse features as they are, and dense ones with the type `features`, or their own."""
     if scipy.sparse.issparse(x):
         store.num_features = int(x.shape[1])
         lists = {"x_indptr": x.indptr, "x_indices": x.indices}
         lists["x_data"] = np.asanyarray(x.data, dtype=np.float32)
         store.write_lists(lists, narrow=x.shape[1] < 1 << 31)
         return
-    if features is None and isinstance(x, ScaledFeatures):
-        store.write("x", x.values)
-        store.write("x_scale", x.scale)
-        if x.row_scale is not None:
-            store.write("x_row_scale", x.row_scale)
-        return
     if features is None:
         store.write("x", x)
         return
     rows = max(1, _BLOCK_BYTES // (4 * x.shape[1]))
-    blocks = [slice(start, start + rows) for start in range(0, x.shape[0], rows)]
-    if features == "int8":
-        _write_levels(store, x, blocks, train)
-        return
     out = store.array("x", x.shape, features)
-    for block in blocks:
+    for start in range(0, x.shape[0], rows):
+        block = slice(start, start + rows)
         values = np.asarray(x[block], dtype=np.float32)
         with np.errstate(over="ignore"):
             out[block] = values
         if features == "float16" and not np.isfinite(out[block]).all():
             row, column = np.argwhere(~np.isfinite(out[block]))[0]
-            where = f"node {block.start + row}, feature {column}"
+            where = f"node {start + row}, feature {column}"
             raise GraphError(
-                f"x: {values[row, column]} at {where} does not fit in float16; use float32 or int8"
+                f"x: {values[row, column]} at {where} does not fit in float16; use float32"
             )
     store.release("x")
-
-
-def _write_levels(store: ArrayWriter, x: Any, blocks: list[slice], train: Any) -> None:
-    """Writes features as int8 with a scale per column, and per row where one exceeds them."""
-    largest, of_all = np.zeros((2, x.shape[1]), dtype=np.float32)
-    for block in blocks:
-        sizes = np.abs(np.asarray(x[block], dtype=np.float32))
-        np.maximum(of_all, sizes.max(axis=0), out=of_all)
-        seen = sizes if train is None else sizes[np.asarray(train[block])]
-        np.maximum(largest, seen.max(axis=0, initial=0), out=largest)
-    # Where all training nodes have 0, any scale leaves them 0: the others may choose it.
-    scale = np.where(largest > 0, largest, of_all) / np.float32(LEVELS)
-    scale = np.where(scale >= np.finfo(np.float32).tiny, scale, 1).astype(np.float32)
-    store.write("x_scale", scale)
-    out, row_scale = store.array("x", x.shape, np.int8), np.ones(x.shape[0], dtype=np.float32)
-    for block in blocks:
-        out[block], row_scale[block] = row_levels(x[block], scale)
-    store.release("x")
-    if (row_scale > 1).any():
-        store.write("x_row_scale", row_scale)
-
-
-def row_levels(
-    x: Any, scale: npt.NDArray[np.float32]
-) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
-    """Returns rows in eight bits by the scales of their columns, and the scale of each row."""
-    levels = np.asarray(x, dtype=np.float64) / scale
-    # Half a level beyond the last is still rounded to it.
-    excess = np.clip(np.abs(levels).max(axis=1) / (LEVELS + 0.5), 1, 2.0**126)
-    rows = np.exp2(np.ceil(np.log2(excess))).astype(np.float32)
-    levels /= rows[:, None]
-    return np.clip(np.rint(levels), -LEVELS, LEVELS).astype(np.int8), rows
 
 
 def write_names(store: ArrayWriter, names: Any) -> None:

@@ -181,7 +181,7 @@ def own_rows(
     """
     graph.check()
     own = division.own
-    x = feature_tensor(graph.x, device=device, feature_scaling=feature_scaling, rows=own)
+    x = feature_tensor(graph.x[own], device=device, feature_scaling=feature_scaling)
     if isinstance(x, Tensor):
         copies: Features = torch.cat([x, x])
         starts = [row * x.shape[1] for row in (own.start, own.stop, graph.num_nodes)]

@@ -31,7 +31,7 @@ from torch.nn.functional import normalize, relu, softplus
 from graphcl.encoders import glorot
 from graphcl.errors import require
 from graphcl.kernels.adam import Adam
-from graphcl.kernels.counter import WORD, draw, positions, stream_key
+from graphcl.kernels.counter import WORD, draw, stream_key
 from graphcl.kernels.neighbours import draw_neighbours, sample_levels
 from graphcl.research.systems.layers import dense_csr, mean_with
 from graphcl.research.systems.system import (
@@ -245,7 +245,8 @@ class GraphSage(Checked):
         for number, (layer, fan_out) in enumerate(zip(layers, samples, strict=True)):
             h = relu(h) if number else h
             parts = []
-            for block, nodes in enumerate(torch.split(positions(len(h), h.device), _BLOCK)):
+            every = torch.arange(len(h), device=h.device)
+            for block, nodes in enumerate(torch.split(every, _BLOCK)):
                 key = stream_key(seed, "embed", number, block)
                 around = draw_neighbours(indptr, indices, nodes, fan_out=fan_out, key=key)
                 parts.append(layer(h[nodes], h[around.nodes].view(len(nodes), fan_out, -1)))
@@ -261,7 +262,7 @@ def co_occurring(
     Every place after the first is equally likely. The result can be the node itself: a walk may
     return, and a walk from a node without neighbours stays.
     """
-    bits = draw(positions(len(nodes), nodes.device), stream_key(seed, "place"))
+    bits = draw(torch.arange(len(nodes), device=nodes.device), stream_key(seed, "place"))
     place = (bits * (length - 1)) >> 32  # maps 32 random bits to 0 .. length - 2
     found = at = nodes
     for step in range(length - 1):
@@ -283,7 +284,7 @@ def negative_distribution(indptr: Tensor) -> Tensor:
 
 def draw_negatives(cumulative: Tensor, count: int, *, seed: int) -> Tensor:
     """Returns `count` nodes drawn from `negative_distribution`, with replacement."""
-    uniform = draw(positions(count, cumulative.device), stream_key(seed, "negatives"))
+    uniform = draw(torch.arange(count, device=cumulative.device), stream_key(seed, "negatives"))
     found = torch.searchsorted(cumulative, uniform.double() / (WORD + 1), right=True)
     return found.clamp_(max=len(cumulative) - 1)
 
