@@ -45,7 +45,7 @@ from graphcl.estimator import GraphCL
 from graphcl.exporting.vectors import batches, write_vectors
 from graphcl.files.atomic import write_whole
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.neighbourhood import grown_graph, new_nodes
+from graphcl.graphs.neighbourhood import grown_part, new_nodes
 
 CPU = torch.device("cpu")
 NEIGHBOURS, DIM, LAYERS = 10, 128, 2
@@ -152,7 +152,7 @@ def one_node(graph: Graph, recipe: str, calls: int, *, exact: bool) -> dict[str,
 
 def _difference(model: GraphCL, graph: Graph, x: Any, near: Any) -> float:
     """Returns how far a new node is from its embedding in the grown graph embedded whole."""
-    whole = grown_graph(graph, new_nodes(graph, x, [near]))
+    whole = grown_part(graph, new_nodes(graph, x, [near]), None).graph
     expected = model.transform(whole)[-1]
     return float(np.abs(model.embed_new(x[0], rows=near, graph=graph) - expected).max())
 

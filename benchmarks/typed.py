@@ -34,6 +34,7 @@ from graphcl.evaluation.logistic import fit_logistic_batch
 from graphcl.evaluation.probe import STRENGTHS, f1, redraw, standardiser
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
+from graphcl.graphs.npz import read_graph
 from graphcl.memory import peak_resident_bytes
 from graphcl.research.output import markdown_table
 
@@ -53,7 +54,7 @@ def load(name: str) -> Graph:
     if name in GENERATED:
         return telling_graph(GENERATED[name], NODES)
     folder = Path(os.environ.get("GRAPHCL_DATA", "."))
-    return Graph.from_npz(folder / "graphs" / f"{name}.npz")
+    return read_graph(folder / "graphs" / f"{name}.npz")
 
 
 def splits(nodes: Nodes) -> Iterator[Split]:

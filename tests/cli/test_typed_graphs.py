@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphcl import Graph, GraphCL
+from graphcl import GraphCL, open_graph
 from graphcl.cli.main import run
 from tests.cli.conftest import QUICK, fails
 
@@ -275,7 +275,7 @@ def test_a_file_of_arrays_with_types_is_a_typed_graph(tables, capsys):
     assert run(["embed", "npz", "--type", "item", "--out", "items.npy"]) == 0
     assert len(np.load("items.npy")) == 10
     capsys.readouterr()
-    Graph.from_npz("mine.npz").save("kept")  # and a store of it
+    open_graph("mine.npz").save("kept")  # and a store of it
     assert run(["check", "kept"]) == 0
     assert (
         "kept: Graph('mine': item: 10 nodes, 4 features; user: 20 nodes" in capsys.readouterr().out

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from graphcl.errors import GraphError
-from graphcl.graphs.graph import Graph
+from graphcl.graphs.npz import read_graph
 
 X = np.zeros((5, 4), np.float32)
 X[:2, :2] = np.eye(2)
@@ -22,7 +22,7 @@ def test_types_columns_reverses_and_further_relations(tmp_path):
     path = save(
         tmp_path, node_type=types, edge_type=kinds, y=y, train_mask=split, edge_index_near=more
     )
-    graph = Graph.from_npz(path)
+    graph = read_graph(path)
     assert graph.name == "g"
     assert [one.num_features for one in graph.nodes.values()] == [2, 2, 0]
     assert np.array_equal(graph.nodes["1"].x, np.eye(2))
@@ -42,7 +42,7 @@ def test_types_columns_reverses_and_further_relations(tmp_path):
 def test_names_as_texts_and_one_name_between_several_types(tmp_path):
     types = np.array(["author", "author", "paper", "paper", "topic"])
     path = save(tmp_path, node_type=types, edge_features=np.arange(6.0)[:, None])
-    graph = Graph.from_npz(path)
+    graph = read_graph(path)
     assert list(graph.nodes) == ["author", "paper", "topic"]
     assert graph.relation("author:edge:paper").edge_features[:, 0].tolist() == [0, 1]
     assert graph.relation("topic:edge:paper").edge_features[:, 0].tolist() == [5]
@@ -51,16 +51,16 @@ def test_names_as_texts_and_one_name_between_several_types(tmp_path):
 def test_shared_columns_stay_shared(tmp_path):
     x = X.copy()
     x[2, 0] = 1
-    graph = Graph.from_npz(save(tmp_path, x=x, node_type=np.array([0, 0, 1, 1, 1])))
+    graph = read_graph(save(tmp_path, x=x, node_type=np.array([0, 0, 1, 1, 1])))
     assert [one.num_features for one in graph.nodes.values()] == [4, 4]
 
 
 def test_what_is_wrong_is_said(tmp_path):
-    assert Graph.from_npz(save(tmp_path)).is_plain
+    assert read_graph(save(tmp_path)).is_plain
     with pytest.raises(GraphError, match="node_type: expected a number or a text for each of 5"):
-        Graph.from_npz(save(tmp_path, node_type=np.zeros(4, int)))
+        read_graph(save(tmp_path, node_type=np.zeros(4, int)))
     far = np.array([[0], [9]])
     with pytest.raises(
         GraphError, match="relation 'far': edge 0 names node 9, but the nodes are 0"
     ):
-        Graph.from_npz(save(tmp_path, edge_index_far=far))
+        read_graph(save(tmp_path, edge_index_far=far))

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from graphcl.kernels.placing import (
     NOWHERE,
-    number_by_part,
     number_distinct,
     place_by_hash,
     place_by_neighbours,
@@ -70,15 +69,6 @@ def test_a_hash_is_even_and_the_same_every_time():
     assert (np.abs(counts - mean) < 5 * deviation).all()
     neighbours = (placed[1:] == placed[:-1]).mean()  # nothing follows from the number before
     assert abs(neighbours - 1 / 7) < 5 * np.sqrt(6 / 49 / 20_000)
-
-
-def test_nodes_are_numbered_part_by_part_in_their_order():
-    placed = np.array([2, 0, 1, 0, 2, 2], np.int32)
-    numbers = np.empty(6, np.int32)
-    starts = np.array([0, 2, 3, 6])
-    number_by_part(placed, starts, numbers)
-    assert numbers.tolist() == [3, 0, 2, 1, 4, 5]
-    assert starts.tolist() == [0, 2, 3, 6]
 
 
 NUMBERS = st.one_of(st.integers(0, 20), st.integers(0, 2**62))

@@ -22,7 +22,7 @@ from graphcl.estimator.inference import embed_fitted
 from graphcl.graphs.changing import Delta, EdgeDelta, NodeDelta, change_graph
 from graphcl.graphs.filling import filling_depth
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.neighbourhood import GrownPart, Surroundings, grown_graph, grown_part, new_nodes
+from graphcl.graphs.neighbourhood import GrownPart, Surroundings, grown_part, new_nodes
 from graphcl.graphs.relation import NODE, Key
 from graphcl.graphs.tensors import stored_features
 from graphcl.kernels.buffers import borrow
@@ -209,7 +209,7 @@ class Live:
                 f"embed_new: edges of {self.graph.name} have no weights; leave them out"
             )
         if not self._layers:  # how far such an encoder looks is not known
-            return self._embed_last(grown_graph(self.graph, new), len(new))
+            return self._embed_last(grown_part(self.graph, new, None).graph, len(new))
         part = grown_part(self.graph, new, len(self._layers))
         few = max(map(len, part.levels)) <= MOST_ROWS
         plain = isinstance(part.graph.x, np.ndarray) and part.graph.edge_weight is None

@@ -34,7 +34,7 @@ from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import NODE, Relation
 from graphcl.graphs.schema import EDGES, Schema
 from graphcl.partitioned.boundary import Wire, open_own_part
-from graphcl.partitioned.features import PreparedPart, prepare_part, prepare_part_like, schema_of
+from graphcl.partitioned.features import PreparedPart, prepare_part, prepare_part_like
 from graphcl.partitioned.inference import embed_part, table_bytes
 from graphcl.partitioned.topology import PartsTopology
 from graphcl.settings import TOPOLOGIES
@@ -145,7 +145,7 @@ def partitioned_source(
     """
     recipe, share, store = components.recipe, current_share(), part.store
     batch_nodes = recipe.batch_nodes or SAMPLED_BATCH_NODES
-    components.check(store.name, schema_of(store))
+    components.check(store.name, Schema.of(store))
     wire = Wire(share, data.patience)
     prepared = prepare_part(part, recipe.feature_scaling, share, wire)
     footprint = components.footprint(prepared.schema)

@@ -19,10 +19,8 @@ from graphcl.errors import GraphError, counted
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.validation import NoArray, several_types
-from graphcl.store.columns import entry_places
 
 SAMPLED = 4096  # entries read from each array, so that a graph of any size takes milliseconds
-_ROWS = 16384  # rows per block: a second copy of all entries might not fit in memory
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -247,25 +245,17 @@ def training_subgraph(graph: Graph) -> Graph:
         raise GraphError(f"{graph.name}: has no train_mask; inductive training needs one")
     graph.check()
     nodes = np.flatnonzero(graph.train_mask)
-    new_number = np.full(graph.num_nodes, -1, dtype=np.int64)  # −1: not a training node
-    new_number[nodes] = np.arange(len(nodes))
-    parts, weights, degrees = [], [], np.zeros(len(nodes), dtype=np.int64)
-    for start in range(0, len(nodes), _ROWS):
-        block = nodes[start : start + _ROWS]
-        # The positions of all entries of the block's rows, which may be anywhere in `indices`.
-        counts = graph.indptr[block + 1] - graph.indptr[block]
-        entries = entry_places(graph.indptr[block], counts)
-        around = new_number[graph.indices[entries]]
-        rows = np.repeat(np.arange(len(block)), counts)
-        degrees[start : start + _ROWS] = np.bincount(rows[around >= 0], minlength=len(block))
-        parts.append(around[around >= 0])
-        if graph.edge_weight is not None:
-            weights.append(graph.edge_weight[entries[around >= 0]])
+    # Booleans stand for weights where there are none.
+    weight = graph.edge_weight
+    values = np.ones(len(graph.indices), np.bool_) if weight is None else weight
+    shape = (graph.num_nodes, graph.num_nodes)
+    edges = scipy.sparse.csr_array((values, graph.indices, graph.indptr), shape=shape)
+    among = edges[nodes][:, nodes]
     return Graph.from_csr(
-        indptr=np.concatenate([[0], degrees.cumsum()]),
-        indices=np.concatenate(parts),
+        indptr=among.indptr.astype(np.int64),
+        indices=among.indices.astype(np.int64),
         x=graph.x[nodes],
-        edge_weight=np.concatenate(weights) if weights else None,
+        edge_weight=None if weight is None else among.data,
         node_ids=nodes if graph.node_ids is None else graph.node_ids[nodes],
         name=f"{graph.name} (training nodes)",
     )

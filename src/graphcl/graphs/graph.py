@@ -18,7 +18,7 @@ from graphcl.graphs.edges import Edges, checked_edges, checked_relation
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import EDGE, NODE, Key, Relation
 from graphcl.graphs.validation import IntArray, NoArray
-from graphcl.store.header import read_store
+from graphcl.store.header import is_plain, read_store
 from graphcl.store.joining import whole
 from graphcl.store.reader import check_edges, check_features, verify_store
 from graphcl.store.writer import StoreWriter, write_edges, write_nodes
@@ -301,13 +301,6 @@ class Graph(NoArray):
         return cls.from_edge_index(name=name, **_with_features(arrays), **masks)
 
     @classmethod
-    def from_npz(cls, path: str | Path) -> "Graph":
-        """Reads an `.npz` file; `graphcl.graphs.npz` lists its arrays."""
-        from graphcl.graphs.npz import read_graph
-
-        return read_graph(Path(path))
-
-    @classmethod
     def open(cls, path: str | Path, *, verify: bool = False, restored: bool = True) -> Self:
         """Maps a store into memory. It takes milliseconds for any size, and loads nothing.
 
@@ -434,10 +427,7 @@ class Graph(NoArray):
     @cached_property
     def is_plain(self) -> bool:
         """Whether it is the paper's graph: one type with features, one undirected relation."""
-        if len(self.nodes) != 1 or len(self.relations) != 1:
-            return False
-        edges = next(iter(self.relations.values()))
-        return edges.undirected and not edges.num_edge_features and self.only_type.x is not None
+        return is_plain(self.nodes.values(), self.relations.values())
 
     @property
     def only_type(self) -> Nodes:

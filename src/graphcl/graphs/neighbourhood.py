@@ -269,23 +269,22 @@ def _weights(given: Any, counts: list[int], of_edges: Any, edges: int) -> FloatA
     return values.astype(np.float32)
 
 
-def grown_part(graph: Graph, new: NewNodes, hops: int) -> GrownPart:
+def grown_part(graph: Graph, new: NewNodes, hops: int | None) -> GrownPart:
     """Returns the nodes within some hops of the new ones, with these, as a graph for inference.
 
-    The time depends on what is reached, not on the graph.
+    The time depends on what is reached, not on the graph. Without `hops` it is the whole graph, and
+    there are no levels.
     """
     graph.check()
     size, indptr, indices = graph.num_nodes, np.asarray(graph.indptr), np.asarray(graph.indices)
     old = new.other < size
-    near = [np.zeros(0, np.int64), np.unique(new.other[old])]  # within 0 hops, 1 hop, …
-    inner = near[0]
-    entries, columns = inner, inner
-    for _ in range(hops - 1):
-        inner = near[-1]
-        entries = entries_of(indptr, inner)
-        columns = indices[entries].astype(np.int64)
-        near.append(np.unique(np.concatenate([inner, columns])))
-    reached = near[-1]
+    near = [_NONE, np.unique(new.other[old])]  # within 0 hops, 1 hop, …
+    for _ in range((hops or 1) - 1):
+        around = indices[entries_of(indptr, near[-1])].astype(np.int64)
+        near.append(np.unique(np.concatenate([near[-1], around])))
+    inner, reached = near[-2:] if hops else [np.arange(size)] * 2
+    entries = entries_of(indptr, inner)
+    columns = indices[entries].astype(np.int64)
     first = len(reached)
 
     def place(nodes: IntArray) -> IntArray:
@@ -293,7 +292,7 @@ def grown_part(graph: Graph, new: NewNodes, hops: int) -> GrownPart:
         return np.where(nodes >= size, nodes - size + first, found)
 
     counts = indptr[inner + 1] - indptr[inner]
-    known = old if hops > 1 else np.zeros_like(old)  # of one hop, only features are needed
+    known = old if hops != 1 else np.zeros_like(old)  # of one hop, only features are needed
     ends = place(new.other)
     rows = np.concatenate([np.repeat(place(inner), counts), ends[known], new.own + first])
     cells = np.concatenate([place(columns), new.own[known] + first, ends])
@@ -313,29 +312,8 @@ def grown_part(graph: Graph, new: NewNodes, hops: int) -> GrownPart:
         name=graph.name,
     )
     own = np.arange(first, total)
-    levels = [np.concatenate([place(near[hops - 1 - layer]), own]) for layer in range(hops)]
+    levels = [np.concatenate([place(some), own]) for some in near[-2::-1]] if hops else []
     return GrownPart(part, levels)
-
-
-def grown_graph(graph: Graph, new: NewNodes) -> Graph:
-    """Returns the whole graph with the new nodes below its own; it has neither labels nor ids."""
-    edges = np.concatenate(
-        [
-            graph.edge_index(),
-            np.stack([new.own + graph.num_nodes, new.other]),
-            np.stack([new.other, new.own + graph.num_nodes]),
-        ],
-        axis=1,
-    )
-    weight = None
-    if new.weight is not None:
-        of_old = np.ones(len(graph.indices), np.float32)
-        of_old = of_old if graph.edge_weight is None else graph.edge_weight
-        both = new.other >= graph.num_nodes  # these entries are there twice already
-        of_new = np.where(both, new.weight / 2, new.weight)
-        weight = np.concatenate([of_old, of_new, of_new])
-    x = _joined(graph.x, np.arange(graph.num_nodes), new.x)
-    return Graph.from_edge_index(edges, x, edge_weight=weight, name=graph.name)
 
 
 def _joined(x: Any, rows: IntArray, new: Any) -> Any:

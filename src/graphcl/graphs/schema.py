@@ -12,6 +12,7 @@ from graphcl.errors import GraphError, RunError
 from graphcl.files.text import check_fields
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import EDGE, NODE, Key
+from graphcl.store.header import Store, is_plain
 
 _OBJECTS = tuple[dict, ...]  # type: ignore[type-arg]
 
@@ -73,12 +74,13 @@ class Schema:
     relations: tuple[RelationSchema, ...]
 
     @classmethod
-    def of(cls, graph: Graph, filled: Mapping[str, str] | None = None) -> Self:
-        """Describes a graph whose types all have features; `filled` says which were not given."""
+    def of(cls, graph: Graph | Store, filled: Mapping[str, str] | None = None) -> Self:
+        """Describes a graph; `filled` says which types had no features, and now have some."""
         given = filled or {}
+        kinds: Mapping[str, Any] = graph.types if isinstance(graph, Store) else graph.nodes
         types = tuple(
             TypeSchema(name, one.num_features, given.get(name, "given"))
-            for name, one in graph.nodes.items()
+            for name, one in kinds.items()
         )
         relations = tuple(
             RelationSchema(*one.key, one.undirected, one.num_edge_features, one.num_edges)
@@ -95,11 +97,7 @@ class Schema:
     @property
     def is_plain(self) -> bool:
         """Whether it is that of a plain graph, under any names; its features were given."""
-        if len(self.types) != 1 or len(self.relations) != 1:
-            return False
-        (nodes,), (edges,) = self.types, self.relations
-        given = nodes.filled == "given" and nodes.num_features > 0
-        return given and edges.undirected and not edges.num_edge_features
+        return is_plain(self.types, self.relations) and self.types[0].filled == "given"
 
     @property
     def widths(self) -> dict[str, int]:

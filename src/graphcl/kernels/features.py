@@ -66,21 +66,11 @@ class SparseFeatures:
 
     def twice(self) -> "SparseFeatures":
         """Returns two copies of the table, one below the other."""
-        rows, columns = self.shape
-        indices = self.indices.repeat(2)
-        lengths = self.indptr.diff().repeat(2)
-        row_of = torch.repeat_interleave(torch.arange(2 * rows, device=indices.device), lengths)
-        order = torch.argsort(indices, stable=True)
-        counts = torch.bincount(indices, minlength=columns)
-        return SparseFeatures(
-            indptr=torch.cat([self.indptr, self.indptr[1:] + len(self.indices)]),
-            indices=indices,
-            values=self.values.repeat(2),
-            transposed_indptr=torch.cat([counts.new_zeros(1), counts.cumsum(0)]),
-            transposed_indices=row_of[order],
-            transposed_order=order,
-            shape=(2 * rows, columns),
-        )
+        parts = (part.cpu().numpy() for part in (self.values, self.indices, self.indptr))
+        matrix = scipy.sparse.csr_array(tuple(parts), shape=self.shape)
+        both = scipy.sparse.vstack([matrix, matrix], format="csr")
+        device, dtype = self.values.device, self.values.dtype
+        return SparseFeatures.from_csr(both, device=device, dtype=dtype)
 
     def with_values(self, values: Tensor) -> "SparseFeatures":
         """Returns the same pattern with other values."""

@@ -49,30 +49,11 @@ def place_by_neighbours(
     _place(indptr, indices, placed, sizes, counts, first, capacity, again)
 
 
-def number_by_part(placed: IntArray, starts: IntArray, numbers: IntArray) -> None:
-    """Numbers the nodes part by part, in each part in the order that they have.
-
-    Args:
-        placed: the part of every node.
-        starts: the first number of each part.
-        numbers: the new number of every node, written in place.
-    """
-    _number(placed, starts.copy(), numbers)
-
-
 @parallel
 def _hashed(parts, word_0, word_1, placed):  # type: ignore[no-untyped-def]
     for row in prange(placed.shape[0]):
         word = np.int64(draw_long_word(np.int64(row), word_0, word_1))
         placed[row] = (word * parts) >> 32
-
-
-@serial
-def _number(placed, following, numbers):  # type: ignore[no-untyped-def]
-    for node in range(placed.shape[0]):
-        part = placed[node]
-        numbers[node] = following[part]
-        following[part] += 1
 
 
 @serial

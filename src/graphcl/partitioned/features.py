@@ -24,14 +24,13 @@ from graphcl.errors import StoreError
 from graphcl.graphs.column_facts import Rows
 from graphcl.graphs.filling import filled_table, filling_order
 from graphcl.graphs.scaling import Scaling, TableScaling, fit_tables
-from graphcl.graphs.schema import Direction, RelationSchema, Schema, TypeSchema
+from graphcl.graphs.schema import Direction, Schema, TypeSchema
 from graphcl.graphs.tensors import feature_tensor, stored_features, table_scaling
 from graphcl.kernels.adjacency import csr_matmul
 from graphcl.kernels.buffers import borrow
 from graphcl.kernels.features import SparseFeatures
 from graphcl.kernels.stored_features import StoredFeatures
 from graphcl.partitioned.boundary import Wire
-from graphcl.store.header import Store
 from graphcl.store.moving import entries_of, row_blocks
 from graphcl.store.reader import Edges, Part, PartNodes
 
@@ -92,17 +91,12 @@ class FeatureRows:
     ) -> None:
         self._part, self._wire, self.counts = part, wire, Counts()
         self._readers = ThreadPoolExecutor(READERS, "graphcl-reader") if from_disk else None
-        x = part.fields["x"]
-        self._sparse: SparseFeatures | None = None
-        if hasattr(x, "indptr"):
-            table = feature_tensor(x, device=CPU, feature_scaling=scaling)
-            if isinstance(table, SparseFeatures):
-                self._sparse = table
+        own = part_features(part, scaling)
+        self._sparse: Any = None
+        if isinstance(own, SparseFeatures):
+            parts = (own.values.numpy(), own.indices.numpy(), own.indptr.numpy())
+            self._sparse = scipy.sparse.csr_array(parts, shape=own.shape)
             own = StoredFeatures(torch.empty(0, part.type.num_features))
-            if isinstance(table, Tensor):
-                own = StoredFeatures(table)
-        else:
-            own = stored_features(x, feature_scaling=scaling)
         self._own, self.sparse = own, self._sparse is not None
         self._columns = [
             one for one in (own.values, own.row_divisor, own.word_divisor) if one is not None
@@ -176,7 +170,7 @@ class FeatureRows:
 
     def _take(self, rows: Tensor) -> list[Tensor]:
         if self._sparse is not None:
-            return [_dense(self._sparse, rows)]
+            return [torch.from_numpy(self._sparse[rows.numpy()].toarray())]
         return [self._read(one, rows) for one in self._columns]
 
     def _read(self, table: Tensor, rows: Tensor) -> Tensor:
@@ -204,15 +198,13 @@ class FeatureRows:
         return replace(self._own, values=values, row_divisor=divisor, word_divisor=words)
 
 
-def _dense(table: SparseFeatures, rows: Tensor) -> Tensor:
-    """Returns some rows of a sparse table."""
-    starts, lengths = table.indptr[rows], table.indptr[rows + 1] - table.indptr[rows]
-    at = torch.repeat_interleave(torch.arange(len(rows)), lengths)
-    before = (lengths.cumsum(0) - lengths)[at]
-    entries = starts[at] + torch.arange(len(at)) - before
-    dense = torch.zeros(len(rows), table.shape[1])
-    dense[at, table.indices[entries]] = table.values[entries]
-    return dense
+def part_features(part: PartNodes, scaling: TableScaling) -> StoredFeatures | SparseFeatures:
+    """Returns the features of a part's nodes, scaled as they are read, or sparse."""
+    x = part.fields["x"]
+    if not scipy.sparse.issparse(x):
+        return stored_features(x, feature_scaling=scaling)
+    found = feature_tensor(x, device=CPU, feature_scaling=scaling)
+    return found if isinstance(found, SparseFeatures) else StoredFeatures(found)
 
 
 class Needed:
@@ -274,16 +266,6 @@ class PreparedPart:
         return self.part.edges.get((channel.relation, channel.backwards))
 
 
-def schema_of(parts: Store) -> Schema:
-    """Returns what a graph in parts is made of; a type without features has 0 of them."""
-    types = tuple(TypeSchema(name, one.num_features) for name, one in parts.types.items())
-    relations = tuple(
-        RelationSchema(*one.key, one.undirected, one.num_edge_features, one.num_edges)
-        for one in parts.relations.values()
-    )
-    return Schema(types, relations)
-
-
 def prepare_part(part: Part, feature_scaling: str, share: Share, wire: Wire) -> PreparedPart:
     """Decides how the features of a graph to train on are scaled, and fills in what is missing.
 
@@ -301,7 +283,7 @@ def prepare_part(part: Part, feature_scaling: str, share: Share, wire: Wire) -> 
         for key, relation in part.store.relations.items()
         if feature_scaling == "auto" and relation.num_edge_features and relation.num_edges
     }
-    schema = schema_of(part.store)
+    schema = Schema.of(part.store)
     return _filled(PreparedPart(part, part.nodes, schema, Scaling(nodes, edges)), wire, fit)
 
 
@@ -311,7 +293,7 @@ def prepare_part_like(part: Part, schema: Schema, scaling: Scaling, wire: Wire) 
     Raises:
         GraphError: it has types, relations or features that the other one had not.
     """
-    schema.check_like(str(part.store.path), schema_of(part.store))
+    schema.check_like(str(part.store.path), Schema.of(part.store))
     return _filled(PreparedPart(part, part.nodes, schema, scaling), wire)
 
 

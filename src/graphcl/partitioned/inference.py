@@ -29,12 +29,12 @@ from torch import Tensor
 from graphcl.distributed import Share, max_over
 from graphcl.encoders import LayeredEncoder
 from graphcl.files.arrays import scratch_array
-from graphcl.graphs.scaling import Scaling, TableScaling
+from graphcl.graphs.scaling import Scaling
 from graphcl.graphs.schema import Direction
-from graphcl.graphs.tensors import edge_vectors, feature_tensor, stored_features
+from graphcl.graphs.tensors import edge_vectors
 from graphcl.kernels.adjacency import Adjacency, Pattern, self_weights
 from graphcl.kernels.buffers import borrow
-from graphcl.kernels.features import Features, SparseFeatures
+from graphcl.kernels.features import Features
 from graphcl.kernels.stored_features import StoredFeatures
 from graphcl.layerwise import (
     BLOCK_ROWS,
@@ -47,8 +47,8 @@ from graphcl.layerwise import (
     layer_by_layer,
 )
 from graphcl.partitioned.boundary import ENTRIES, Boundary
-from graphcl.partitioned.features import PreparedPart
-from graphcl.store.reader import Edges, PartNodes
+from graphcl.partitioned.features import PreparedPart, part_features
+from graphcl.store.reader import Edges
 
 SLAB_BYTES = 1 << 28  # of the columns that are in memory, with scratch files
 CPU = torch.device("cpu")
@@ -91,12 +91,12 @@ class _OfPart(Topology):
 
     def start(self, node_type: str, x: Features | StoredFeatures) -> Features | StoredFeatures:
         """Returns the features with those of the boundary; sparse ones are multiplied first."""
-        if isinstance(x, SparseFeatures):
+        if not isinstance(x, StoredFeatures):
             return x
         height = self.height(node_type, x.shape[0])
         table = self.table((height, x.shape[1]), torch.empty(0))
         for some in blocks(slice(0, x.shape[0]), BLOCK_ROWS):
-            table[some] = x.rows(some) if isinstance(x, StoredFeatures) else x[some]
+            table[some] = x.rows(some)
         self.complete(node_type, table)
         return table
 
@@ -206,13 +206,3 @@ def _incoming(
         counted = torch.ones(len(given)) if weight is None else weight
         mean = Adjacency(pattern, counted, None, own, vectors).edge_mean
     return Incoming(indptr, senders, weight, own, within, mean)
-
-
-def part_features(
-    part: PartNodes, feature_scaling: TableScaling
-) -> StoredFeatures | SparseFeatures | Tensor:
-    """Returns the features of a part's nodes, scaled as they are read or sparse."""
-    x = part.fields["x"]
-    if hasattr(x, "indptr"):
-        return feature_tensor(x, device=CPU, feature_scaling=feature_scaling)
-    return stored_features(x, feature_scaling=feature_scaling)

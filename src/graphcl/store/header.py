@@ -19,7 +19,7 @@ then both directions of an edge are with the node that receives.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -178,10 +178,7 @@ class Store:
     @property
     def is_plain(self) -> bool:
         """Whether it is the paper's graph: one type with features, one undirected relation."""
-        if len(self.types) != 1 or len(self.relations) != 1:
-            return False
-        (edges,), (nodes,) = self.relations.values(), self.types.values()
-        return edges.undirected and not edges.num_edge_features and nodes.num_features > 0
+        return is_plain(self.types.values(), self.relations.values())
 
     @property
     def is_divided(self) -> bool:
@@ -231,6 +228,14 @@ class Store:
         """Returns where a part has one direction of a relation."""
         place = list(self.relations).index(key)
         return self.part_folder(number) / edges_name(place, backwards)
+
+
+def is_plain(types: Collection[Any], relations: Collection[Any]) -> bool:
+    """Returns whether there is one type with features, and one undirected relation without any."""
+    if len(types) != 1 or len(relations) != 1:
+        return False
+    (nodes,), (edges,) = types, relations
+    return bool(edges.undirected and not edges.num_edge_features and nodes.num_features > 0)
 
 
 def part_name(part: int) -> str:

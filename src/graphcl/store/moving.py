@@ -19,7 +19,6 @@ import numpy.typing as npt
 from graphcl.files.arrays import scratch_array
 from graphcl.kernels.placing import (
     NOWHERE,
-    number_by_part,
     place_by_hash,
     place_by_neighbours,
 )
@@ -93,7 +92,10 @@ def order_types(
         own = placed[first : first + size]
         starts = _starts(_counted(own, parts))
         numbers = scratch_array((size,), np.int32 if size < 1 << 31 else np.int64, folder)
-        number_by_part(own, starts, numbers)
+        free = starts.copy()
+        for rows in slices(size, BLOCK_BYTES // 8):
+            order, places = take_places(free, own[rows])
+            numbers[rows][order] = places
         found.append(Numbering(starts, numbers))
         first += size
     return found
