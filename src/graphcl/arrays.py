@@ -8,6 +8,8 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+Booleans = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.int64]
 
 

@@ -18,6 +18,7 @@ import scipy.sparse
 import torch
 from torch import nn
 
+from graphcl.arrays import Integers
 from graphcl.devices import available_memory_bytes
 from graphcl.distributed import current_share
 from graphcl.encoders import LayeredEncoder, stated_layers
@@ -49,8 +50,7 @@ from graphcl.registry import answerable
 
 IN_MEMORY = 0.5  # fraction of the free memory; larger layers are kept in scratch files
 Array = npt.NDArray[np.float32]
-IntArray = npt.NDArray[np.int64]
-Chosen = slice | IntArray | None  # nodes of a type: a range, or their numbers, or all
+Chosen = slice | Integers | None  # nodes of a type: a range, or their numbers, or all
 
 
 @torch.no_grad()
@@ -114,7 +114,7 @@ def embed_graph(
     require(out is None or not listed, "embed_graph", "nodes", "a range if there is an out", nodes)
     found = {name: np.zeros((0, width), np.float32) for name in asked}
     order: dict[str, Any] = {}
-    wanted: dict[str, IntArray | None] = {}
+    wanted: dict[str, Integers | None] = {}
     for name, some in asked.items():
         distinct, order[name] = _ascending(some, graph.nodes[name].num_nodes)
         if distinct is None or len(distinct):
@@ -171,7 +171,7 @@ def embed_graph(
     return {name: np.load(out, mmap_mode="r")}
 
 
-def _ascending(nodes: Chosen, size: int) -> tuple[IntArray | None, Any]:
+def _ascending(nodes: Chosen, size: int) -> tuple[Integers | None, Any]:
     """Returns the rows to compute, each once and ascending (None: all), and what was asked."""
     if nodes is None:
         return None, slice(None)
@@ -185,7 +185,7 @@ def _ascending(nodes: Chosen, size: int) -> tuple[IntArray | None, Any]:
 def _stays(
     graph: Graph,
     scalings: Mapping[str, TableScaling],
-    wanted: Mapping[str, IntArray | None],
+    wanted: Mapping[str, Integers | None],
     layers: int,
     device: torch.device,
 ) -> bool:
@@ -205,8 +205,8 @@ def _stays(
 
 
 def _part(
-    around: Surroundings, wanted: Mapping[str, IntArray | None], hops: int
-) -> tuple[Graph, dict[str, IntArray | None]]:
+    around: Surroundings, wanted: Mapping[str, Integers | None], hops: int
+) -> tuple[Graph, dict[str, Integers | None]]:
     """Returns the part of a graph that the embeddings of some nodes depend on, and their rows."""
     graph = around.graph
     every = {

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from graphcl.arrays import Integers
 from graphcl.devices import available_memory_bytes
 from graphcl.distributed import (
     Share,
@@ -306,12 +306,9 @@ def embed_own_part(
     return part, z
 
 
-IntArray = npt.NDArray[np.int64]
-
-
 def neighbourhood_in_parts(
-    topology: PartsTopology, nodes: IntArray, hops: int
-) -> tuple[Graph, IntArray]:
+    topology: PartsTopology, nodes: Integers, hops: int
+) -> tuple[Graph, Integers]:
     """Returns the nodes within some hops of `nodes` as a graph, and the rows of `nodes` in it.
 
     It is what `graphcl.graphs.neighbourhood` returns of a whole graph, with features that are
@@ -323,8 +320,8 @@ def neighbourhood_in_parts(
         hops: at least 1.
     """
     reached = frontier = nodes
-    inner: list[IntArray] = []
-    lists: list[IntArray] = []
+    inner: list[Integers] = []
+    lists: list[Integers] = []
     weights = []
     for _ in range(hops):
         lengths, found, weight = topology.neighbours(EDGES, frontier)

@@ -14,9 +14,9 @@ import numpy.typing as npt
 import scipy.sparse
 import torch
 
+from graphcl.arrays import Doubles
 from graphcl.distributed import ALONE, Share, gather_tables
 
-Floats = npt.NDArray[np.float64]
 _BLOCK = 1 << 20  # values at a time: 8 MB of float64
 
 
@@ -59,11 +59,11 @@ class ColumnFacts:
     """
 
     rows: int
-    filled: Floats
-    low: Floats
-    high: Floats
-    total: Floats
-    size: Floats
+    filled: Doubles
+    low: Doubles
+    high: Doubles
+    total: Doubles
+    size: Doubles
     binary: npt.NDArray[np.bool_]
     whole: npt.NDArray[np.bool_]
 
@@ -97,7 +97,7 @@ class ColumnFacts:
         return cls(rows, filled, low, high, total, size, ~others, ~broken)
 
 
-def _parts(block: Any) -> Iterator[tuple[Any, Floats, Any]]:
+def _parts(block: Any) -> Iterator[tuple[Any, Doubles, Any]]:
     """Yields columns, their values, and where each column's values begin (None: a dense block)."""
     if not scipy.sparse.issparse(block):
         yield slice(None), np.asarray(block, np.float64), None
@@ -109,8 +109,8 @@ def _parts(block: Any) -> Iterator[tuple[Any, Floats, Any]]:
         yield some, csc.data.astype(np.float64), starts[some]
 
 
-def _sums(values: Any, starts: Any) -> Floats:
-    found: Floats = (
+def _sums(values: Any, starts: Any) -> Doubles:
+    found: Doubles = (
         values.sum(0, dtype=np.float64)
         if starts is None
         else np.add.reduceat(values.astype(np.float64), starts)
@@ -118,8 +118,8 @@ def _sums(values: Any, starts: Any) -> Floats:
     return found
 
 
-def _least(values: Any, starts: Any) -> Floats:
-    found: Floats = values.min(0) if starts is None else np.minimum.reduceat(values, starts)
+def _least(values: Any, starts: Any) -> Doubles:
+    found: Doubles = values.min(0) if starts is None else np.minimum.reduceat(values, starts)
     return found
 
 
@@ -127,17 +127,17 @@ def _least(values: Any, starts: Any) -> Floats:
 class Moments:
     """Mean, deviation and kurtosis of columns; a normal column has kurtosis 3."""
 
-    mean: Floats
-    deviation: Floats
-    kurtosis: Floats
+    mean: Doubles
+    deviation: Doubles
+    kurtosis: Doubles
 
     @classmethod
     def of(
         cls,
         tables: Sequence[Rows],
         columns: npt.NDArray[np.int64],
-        unit: Floats,
-        near: Floats,
+        unit: Doubles,
+        near: Doubles,
         share: Share = ALONE,
     ) -> "Moments":
         """Reads some columns once.
@@ -169,9 +169,9 @@ class Moments:
         return cls(near + first, np.sqrt(variance), np.maximum(central, 0) / squared)
 
 
-def logarithm(values: Floats, unit: Floats) -> Floats:
+def logarithm(values: Doubles, unit: Doubles) -> Doubles:
     """Returns sign(x) log(1 + |x| / unit); where the unit is 0, x as it is."""
-    found: Floats = np.log1p(np.abs(values) / np.where(unit > 0, unit, 1)) * np.sign(values)
+    found: Doubles = np.log1p(np.abs(values) / np.where(unit > 0, unit, 1)) * np.sign(values)
     return np.where(unit > 0, found, values)
 
 

@@ -7,13 +7,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
+from graphcl.arrays import Booleans, Doubles, Floats, Integers
 from graphcl.errors import GraphError, check_keys, check_known
 from graphcl.graphs import interchange, validation
 
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float32]
-BoolArray = npt.NDArray[np.bool_]
-Floats = npt.NDArray[np.float64]
 _FLOAT32 = np.finfo(np.float32)
 _ADVICE = "divide all weights by a constant (only their ratios matter)"
 _KEYS = ("edge_index", "edge_weight", "edge_features", "undirected", "preparation")
@@ -22,12 +19,12 @@ _KEYS = ("edge_index", "edge_weight", "edge_features", "undirected", "preparatio
 class Edges(NamedTuple):
     """The fields of a `Relation` that describe its edges."""
 
-    indptr: IntArray
-    indices: IntArray
-    edge_weight: FloatArray | None
-    edge_features: FloatArray | None
+    indptr: Integers
+    indices: Integers
+    edge_weight: Floats | None
+    edge_features: Floats | None
     undirected: bool
-    edge_ids: IntArray | None
+    edge_ids: Integers | None
     self_loops_removed: int
 
 
@@ -123,8 +120,8 @@ def checked_edges(
 
 
 def reverse_order(
-    indptr: IntArray, indices: IntArray, num_sources: int
-) -> tuple[IntArray, IntArray, IntArray]:
+    indptr: Integers, indices: Integers, num_sources: int
+) -> tuple[Integers, Integers, Integers]:
     """Returns the same entries as CSR by source: pointers, targets, and the entry of each."""
     order = np.argsort(indices, kind="stable")
     rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
@@ -132,7 +129,7 @@ def reverse_order(
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), rows[order], order
 
 
-def _ends(edge_index: Any, sources: tuple[str, int], targets: tuple[str, int]) -> IntArray:
+def _ends(edge_index: Any, sources: tuple[str, int], targets: tuple[str, int]) -> Integers:
     """Returns the ends of edges, checked; a plain graph's type has no name."""
     edges = interchange.to_numpy(edge_index, "edge_index")
     if edges.size == 0:
@@ -156,7 +153,7 @@ def _ends(edge_index: Any, sources: tuple[str, int], targets: tuple[str, int]) -
     return edges.astype(np.int64, copy=False)
 
 
-def _weights(weight: Any, count: int) -> Floats:
+def _weights(weight: Any, count: int) -> Doubles:
     """Returns the weights of edges, checked."""
     given = interchange.to_numpy(weight, "edge_weight")
     if given.ndim == 2 and given.shape[1] == 1:
@@ -180,14 +177,14 @@ def _weights(weight: Any, count: int) -> Floats:
     return values
 
 
-def _in_range(values: npt.NDArray[np.float64]) -> BoolArray:
+def _in_range(values: npt.NDArray[np.float64]) -> Booleans:
     """Returns which weights, and their inverses, a float32 can represent."""
     # Below `tiny`, digits are lost and 1 / weight becomes infinite.
-    inside: BoolArray = (values >= _FLOAT32.tiny) & (values <= _FLOAT32.max)
+    inside: Booleans = (values >= _FLOAT32.tiny) & (values <= _FLOAT32.max)
     return inside
 
 
-def _check_sums(indptr: IntArray, indices: IntArray, weight: Floats) -> None:
+def _check_sums(indptr: Integers, indices: Integers, weight: Doubles) -> None:
     """Refuses weights whose sums a float32 cannot hold: of an edge, or of a node's edges."""
     if not _in_range(weight).all():
         raise GraphError(
@@ -205,7 +202,7 @@ def _check_sums(indptr: IntArray, indices: IntArray, weight: Floats) -> None:
             )
 
 
-def _features(features: Any, count: int) -> FloatArray:
+def _features(features: Any, count: int) -> Floats:
     given = interchange.to_numpy(features, "edge_features")
     given = given[:, None] if given.ndim == 1 else given
     if given.shape[:1] != (count,):
@@ -215,7 +212,7 @@ def _features(features: Any, count: int) -> FloatArray:
 
 
 def _merged(
-    ends: IntArray, weight: Floats | None, shape: tuple[int, int], undirected: bool | None
+    ends: Integers, weight: Doubles | None, shape: tuple[int, int], undirected: bool | None
 ) -> tuple[scipy.sparse.csr_array, bool]:
     """Returns distinct edges by target with their summed weights, and whether they are undirected.
 

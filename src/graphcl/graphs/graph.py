@@ -12,12 +12,13 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse
 
+from graphcl.arrays import Integers
 from graphcl.errors import GraphError, StoreError, check_known, counted, suggestion
 from graphcl.graphs import interchange, validation
 from graphcl.graphs.edges import Edges, checked_edges, checked_relation
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import EDGE, NODE, Key, Relation
-from graphcl.graphs.validation import IntArray, NoArray
+from graphcl.graphs.validation import NoArray
 from graphcl.store.header import is_plain, read_store
 from graphcl.store.joining import whole
 from graphcl.store.reader import check_edges, check_features, verify_store
@@ -479,10 +480,10 @@ class Graph(NoArray):
         """Number of self-loops in the input."""
         return sum(one.self_loops_removed for one in self.relations.values())
 
-    def degrees(self, node_type: str | None = None) -> IntArray:
+    def degrees(self, node_type: str | None = None) -> Integers:
         """Returns the number of edges of each node of a type, or of the only one."""
         nodes = self.only_type if node_type is None else self.type(node_type)
-        degree: IntArray = np.zeros(nodes.num_nodes, np.int64)
+        degree: Integers = np.zeros(nodes.num_nodes, np.int64)
         for relation in self.relations.values():
             if relation.target == nodes.name:
                 degree += np.diff(relation.indptr)
@@ -500,7 +501,7 @@ class Graph(NoArray):
         """Returns the graph with split `number`, from 0, of its only type as the only one."""
         return replace(self, nodes={self.only_type.name: self.only_type.split(number)})
 
-    def edge_index(self) -> IntArray:
+    def edge_index(self) -> Integers:
         """Returns sources and targets of the entries of the only relation, ``[2, entries]``."""
         found = self.only_relation.edge_index()
         # An undirected relation has both: in the order of rows.

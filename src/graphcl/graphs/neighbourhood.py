@@ -11,9 +11,9 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse
 
+from graphcl.arrays import Floats, Integers
 from graphcl.errors import GraphError
 from graphcl.graphs import validation
 from graphcl.graphs.edges import reverse_order
@@ -22,8 +22,6 @@ from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import Key, Relation
 from graphcl.store.columns import entry_places, table_rows
 
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float32]
 WHO = "embed_new"
 _NONE = np.zeros(0, np.int64)
 
@@ -35,7 +33,7 @@ class Surroundings:
         graph.check()
         self.graph = graph
 
-    def within(self, nodes: Mapping[str, IntArray], hops: int) -> tuple[Graph, dict[str, IntArray]]:
+    def within(self, nodes: Mapping[str, Integers], hops: int) -> tuple[Graph, dict[str, Integers]]:
         """Returns what is within some hops of nodes as a graph, and which rows it has, by type.
 
         If that is more than half of the graph, it is the graph itself. Nodes keep their order, so
@@ -50,7 +48,7 @@ class Surroundings:
         graph, most = self.graph, self.graph.num_nodes // 2
         whole = graph, {name: np.arange(one.num_nodes) for name, one in graph.nodes.items()}
         reached = {name: rows for name, rows in nodes.items() if len(rows)}
-        frontier, inner = reached, dict[str, IntArray]()
+        frontier, inner = reached, dict[str, Integers]()
         for _ in range(hops):
             inner = reached
             if sum(map(len, frontier.values())) > most:
@@ -80,10 +78,10 @@ class Surroundings:
         return Graph(parts, relations, graph.name), reached
 
     def _beyond(
-        self, frontier: Mapping[str, IntArray], reached: Mapping[str, IntArray]
-    ) -> dict[str, IntArray]:
+        self, frontier: Mapping[str, Integers], reached: Mapping[str, Integers]
+    ) -> dict[str, Integers]:
         """Returns the neighbours of nodes that are not reached yet, by type."""
-        found: dict[str, list[IntArray]] = {}
+        found: dict[str, list[Integers]] = {}
         for key, one in self.graph.relations.items():
             if one.target in frontier:
                 entries = entries_of(one.indptr, frontier[one.target])
@@ -100,7 +98,7 @@ class Surroundings:
         return {name: some.astype(np.int64) for name, some in far.items() if len(some)}
 
     @cached_property
-    def _reverses(self) -> dict[Key, tuple[IntArray, IntArray, IntArray]]:
+    def _reverses(self) -> dict[Key, tuple[Integers, Integers, Integers]]:
         """Directed relations by source: pointers, targets, and the entry of each."""
         return {
             key: reverse_order(one.indptr, one.indices, self.graph.nodes[one.source].num_nodes)
@@ -109,7 +107,7 @@ class Surroundings:
         }
 
     def _edges(
-        self, one: Relation, reached: Mapping[str, IntArray], inner: Mapping[str, IntArray]
+        self, one: Relation, reached: Mapping[str, Integers], inner: Mapping[str, Integers]
     ) -> Relation:
         """Returns the edges of a relation that inner nodes have, in the numbers of the part."""
         entries = entries_of(one.indptr, inner.get(one.target, _NONE))
@@ -129,7 +127,7 @@ class Surroundings:
         return replace(one, indptr=pointers, indices=sources.astype(np.int64), **beside)
 
 
-def entries_of(indptr: IntArray, nodes: IntArray) -> IntArray:
+def entries_of(indptr: Integers, nodes: Integers) -> Integers:
     """Returns the places of all entries of the nodes' rows."""
     starts = np.asarray(indptr[nodes])
     return entry_places(starts, indptr[nodes + 1] - starts)
@@ -148,10 +146,10 @@ class NewNodes:
         weight: float32, per entry; None if no weight was given.
     """
 
-    x: FloatArray | scipy.sparse.csr_array
-    own: IntArray
-    other: IntArray
-    weight: FloatArray | None = None
+    x: Floats | scipy.sparse.csr_array
+    own: Integers
+    other: Integers
+    weight: Floats | None = None
 
     def __len__(self) -> int:
         return int(self.x.shape[0])
@@ -168,13 +166,13 @@ class GrownPart(NamedTuple):
     """
 
     graph: Graph
-    levels: list[IntArray]
+    levels: list[Integers]
 
 
 def new_nodes(
     graph: Graph,
     features: Any,
-    neighbours: Sequence[IntArray],
+    neighbours: Sequence[Integers],
     *,
     edges: Any = None,
     weights: Sequence[Any] | None = None,
@@ -231,7 +229,7 @@ def _features(features: Any, graph: Graph) -> Any:
     return x.toarray() if scipy.sparse.issparse(x) else x
 
 
-def _among(edges: Any, number: int) -> tuple[IntArray, Any]:
+def _among(edges: Any, number: int) -> tuple[Integers, Any]:
     """Returns pairs of new nodes without loops, and the weights that were given with them."""
     none = np.zeros((0, 2), np.int64)
     if edges is None or np.size(edges) == 0:
@@ -250,7 +248,7 @@ def _among(edges: Any, number: int) -> tuple[IntArray, Any]:
     return pairs[apart], given[apart, 2] if given.shape[1] == 3 else None
 
 
-def _weights(given: Any, counts: list[int], of_edges: Any, edges: int) -> FloatArray:
+def _weights(given: Any, counts: list[int], of_edges: Any, edges: int) -> Floats:
     """Returns the weight of each entry, before equal entries are merged."""
     parts = [np.ones(count) for count in counts]
     if given is not None:
@@ -287,8 +285,8 @@ def grown_part(graph: Graph, new: NewNodes, hops: int | None) -> GrownPart:
     columns = indices[entries].astype(np.int64)
     first = len(reached)
 
-    def place(nodes: IntArray) -> IntArray:
-        found: IntArray = np.searchsorted(reached, nodes)
+    def place(nodes: Integers) -> Integers:
+        found: Integers = np.searchsorted(reached, nodes)
         return np.where(nodes >= size, nodes - size + first, found)
 
     counts = indptr[inner + 1] - indptr[inner]
@@ -316,7 +314,7 @@ def grown_part(graph: Graph, new: NewNodes, hops: int | None) -> GrownPart:
     return GrownPart(part, levels)
 
 
-def _joined(x: Any, rows: IntArray, new: Any) -> Any:
+def _joined(x: Any, rows: Integers, new: Any) -> Any:
     """Returns rows of the graph's features, in float32, and those of the new nodes below them."""
     if scipy.sparse.issparse(x):
         return scipy.sparse.csr_array(scipy.sparse.vstack([x[rows], new], format="csr"))

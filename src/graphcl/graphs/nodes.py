@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from graphcl.arrays import Booleans, Floats, Integers
 from graphcl.errors import GraphError, counted, require
 from graphcl.store.columns import Names, rows_of
 
 if TYPE_CHECKING:  # reading a run needs no SciPy, which takes long to import
     import scipy.sparse
-
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float32]
-BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,16 +46,16 @@ class Nodes:
 
     name: str
     num_nodes: int
-    x: "FloatArray | scipy.sparse.csr_array | None" = None
+    x: "Floats | scipy.sparse.csr_array | None" = None
     y: npt.NDArray[Any] | None = None
-    train_mask: BoolArray | None = None
-    val_mask: BoolArray | None = None
-    test_mask: BoolArray | None = None
-    splits: BoolArray | None = None
+    train_mask: Booleans | None = None
+    val_mask: Booleans | None = None
+    test_mask: Booleans | None = None
+    splits: Booleans | None = None
     node_ids: npt.NDArray[Any] | Names | None = None
     class_names: tuple[str, ...] = ()
     preparation: Any = None
-    degree: IntArray | None = None
+    degree: Integers | None = None
     cells: Any = None
 
     def __post_init__(self) -> None:
@@ -85,7 +82,7 @@ class Nodes:
         return np.arange(self.num_nodes) if self.node_ids is None else self.node_ids
 
     @property
-    def classes(self) -> IntArray | None:
+    def classes(self) -> Integers | None:
         """The labels, if each node has one class; else None."""
         single = self.y is not None and self.y.ndim == 1 and not self.has_number
         return self.y if single else None
@@ -139,7 +136,7 @@ class Nodes:
         train, val, test = (mask if mask.any() else None for mask in self.splits[number])
         return replace(self, train_mask=train, val_mask=val, test_mask=test, splits=None)
 
-    def rows(self, ids: Iterable[Any]) -> IntArray:
+    def rows(self, ids: Iterable[Any]) -> Integers:
         """Returns the row numbers of nodes by id; an id counts as its text.
 
         Raises:

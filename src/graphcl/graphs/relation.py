@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from graphcl.graphs.nodes import FloatArray, IntArray, freeze
+from graphcl.arrays import Floats, Integers
+from graphcl.graphs.nodes import freeze
 
 Key = tuple[str, str, str]
 NODE = "node"  # the type of the nodes of a plain graph
@@ -42,12 +43,12 @@ class Relation:
     source: str
     name: str
     target: str
-    indptr: IntArray
-    indices: IntArray
-    edge_weight: FloatArray | None = None
-    edge_features: FloatArray | None = None
+    indptr: Integers
+    indices: Integers
+    edge_weight: Floats | None = None
+    edge_features: Floats | None = None
     undirected: bool = False
-    edge_ids: IntArray | None = None
+    edge_ids: Integers | None = None
     self_loops_removed: int = 0
     preparation: Any = None
 
@@ -69,10 +70,10 @@ class Relation:
         """The width of `edge_features`; 0 without them."""
         return 0 if self.edge_features is None else int(self.edge_features.shape[1])
 
-    def edge_index(self) -> IntArray:
+    def edge_index(self) -> Integers:
         """Returns sources and targets of the entries, ``[2, entries]``, in their order."""
         return np.stack([np.asarray(self.indices, np.int64), self.targets()])
 
-    def targets(self) -> IntArray:
+    def targets(self) -> Integers:
         """Returns the target of each entry."""
         return np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))

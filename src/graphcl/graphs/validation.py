@@ -15,16 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
+from graphcl.arrays import Array, Booleans, Floats
 from graphcl.errors import GraphError, check_keys
 from graphcl.graphs.interchange import is_sparse, to_csr, to_numpy
 from graphcl.store.columns import rows_of
 from graphcl.store.header import MASKS
 
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float32]
-BoolArray = npt.NDArray[np.bool_]
-
-Array = npt.NDArray[Any]
 FEW_VALUES, FEW_SHARE = 20, 0.05  # so many different whole numbers, or such a share, are classes
 _LISTS = (list, tuple, set, frozenset)
 _KEYS = ("x", "y", "num_nodes", "node_ids", *MASKS, "class_names", "preparation")
@@ -86,7 +82,7 @@ def checked_nodes(about: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def features(x: Any, name: str = "x", row: str = "node") -> FloatArray | scipy.sparse.csr_array:
+def features(x: Any, name: str = "x", row: str = "node") -> Floats | scipy.sparse.csr_array:
     """Returns a feature table as finite float32, dense or CSR as it was given.
 
     `name` and `row` are what messages call the table and its rows.
@@ -266,9 +262,9 @@ def several_types(z: Mapping[str, Any], owner: str) -> GraphError:
     )
 
 
-def is_labelled(y: npt.NDArray[Any]) -> BoolArray:
+def is_labelled(y: npt.NDArray[Any]) -> Booleans:
     """Returns whether each node has a label; with several per node, zeros are an answer too."""
-    known: BoolArray = (y if y.ndim == 1 else y.min(axis=1, initial=0)) >= 0
+    known: Booleans = (y if y.ndim == 1 else y.min(axis=1, initial=0)) >= 0
     return known if y.dtype.kind != "f" else np.logical_not(np.isnan(y))
 
 
@@ -316,7 +312,7 @@ def splits(
     return found[0], np.array(table)
 
 
-def _mask(mask: Any, num_nodes: int, name: str) -> BoolArray | None:
+def _mask(mask: Any, num_nodes: int, name: str) -> Booleans | None:
     if mask is None:
         return None
     given = to_numpy(mask, name)

@@ -6,29 +6,26 @@ passes place every node again by where its neighbours are now (restreaming, Nish
 2013): each is one round of label propagation among parts of bounded size. Nothing is random.
 """
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
+from graphcl.arrays import Array
 from graphcl.kernels.counter import draw_long_word
 from graphcl.kernels.parallel import parallel, prange, serial
 
-IntArray = npt.NDArray[Any]
 NOWHERE = -1  # the part of a node that is not placed yet
 _KEY = (np.uint32(0x9E3779B9), np.uint32(0x85EBCA6B))  # of the hash; any two words do
 
 
-def place_by_hash(placed: IntArray, parts: int) -> None:
+def place_by_hash(placed: Array, parts: int) -> None:
     """Places all nodes by a hash of their numbers, in place; sizes differ as chance has it."""
     _hashed(parts, *_KEY, placed)
 
 
 def place_by_neighbours(
-    indptr: IntArray,
-    indices: IntArray,
-    placed: IntArray,
-    sizes: IntArray,
+    indptr: Array,
+    indices: Array,
+    placed: Array,
+    sizes: Array,
     *,
     first: int,
     capacity: int,
@@ -90,7 +87,7 @@ def _place(  # type: ignore[no-untyped-def]
         sizes[best] += 1
 
 
-def number_distinct(values: IntArray) -> tuple[IntArray, IntArray]:
+def number_distinct(values: Array) -> tuple[Array, Array]:
     """Returns the distinct values in the order in which they come, and which of them each one is.
 
     Args:

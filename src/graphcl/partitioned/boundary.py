@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from graphcl.arrays import Array
 from graphcl.distributed import Share, from_rank, max_over
 from graphcl.errors import StoreError, counted, is_command, option
 from graphcl.graphs.relation import EDGE, NODE
@@ -32,7 +32,6 @@ ROUND_BYTES = 1 << 24  # sent by a process at a time
 # And to one other: what exceeds the buffers of a socket, gloo sends before it receives. Then a wire
 # carries in one direction at a time, and 8 MB take up to 1.8 times as long.
 PEER_BYTES = 1 << 20
-IntArray = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,13 +51,13 @@ class Boundary:
     share: Share
     first: int
     own: int
-    nodes: IntArray
+    nodes: Array
     received: tuple[int, ...]
     asked: Tensor
     sent: tuple[int, ...]
 
     @classmethod
-    def of(cls, part: PartNodes, share: Share, edges: Sequence[IntArray]) -> Self:
+    def of(cls, part: PartNodes, share: Share, edges: Sequence[Array]) -> Self:
         """Finds the boundary, and asks the other processes for it; all must call this.
 
         `part` has the nodes of a type, and `edges` are the nodes of the type that edges lead to: a
@@ -82,7 +81,7 @@ class Boundary:
         """Rows of a table: own nodes and boundary."""
         return self.own + len(self.nodes)
 
-    def local(self, indices: IntArray) -> IntArray:
+    def local(self, indices: Array) -> Array:
         """Returns the rows of the table that hold some nodes, own or of the boundary."""
         rows = indices.astype(np.int64) - self.first
         others = (rows < 0) | (rows >= self.own)
@@ -108,7 +107,7 @@ class Boundary:
         )
 
 
-def outside(part: PartNodes, edges: Sequence[IntArray]) -> IntArray:
+def outside(part: PartNodes, edges: Sequence[Array]) -> Array:
     """Returns the nodes of other parts that some edges lead to, ascending."""
     own, found, held = part.nodes, [np.empty(0, dtype=np.int64)], 0
     places = [(array, start) for array in edges for start in range(0, len(array), ENTRIES)]
@@ -123,7 +122,7 @@ def outside(part: PartNodes, edges: Sequence[IntArray]) -> IntArray:
     return _distinct(np.concatenate(found))
 
 
-def _distinct(nodes: IntArray) -> IntArray:
+def _distinct(nodes: Array) -> Array:
     """Returns numbers ascending, each once; sorts `nodes` in place.
 
     `np.unique` would put them into a hash table, which takes five times their memory.

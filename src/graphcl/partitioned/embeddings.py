@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from graphcl.arrays import Array, Floats
 from graphcl.errors import GraphCLError, RunError, import_extra
 from graphcl.files.arrays import map_npy, regular_size
 from graphcl.files.text import check_fields
@@ -35,8 +36,6 @@ _SHARDS = {"name": str, "build": str, "model": str, "dim": int, "num_nodes": int
 _SHARDS |= {"shards": tuple[dict, ...]}  # type: ignore[type-arg]
 _SHARD = {"file": str, "start": int, "stop": int, "bytes": int, "ends": str}
 END_BYTES = 1 << 16  # of a file's first and last bytes that are compared
-Array = npt.NDArray[Any]
-Floats = npt.NDArray[np.float32]
 
 
 class _Shard(Protocol):

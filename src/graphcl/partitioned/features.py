@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse
 import torch
 from torch import Tensor
 
+from graphcl.arrays import Integers
 from graphcl.distributed import Share
 from graphcl.errors import StoreError
 from graphcl.graphs.column_facts import Rows
@@ -39,7 +39,6 @@ READERS = 8  # threads that wait for a disk at the same time
 SLOT_BYTES = 16  # beside a row that is kept: its number, and where it is
 HELD = 1 << 22  # numbers of rows that are counted at a time
 CPU = torch.device("cpu")
-IntArray = npt.NDArray[np.int64]
 
 
 def require_own(part: PartNodes, nodes: Tensor) -> None:
@@ -111,7 +110,7 @@ class FeatureRows:
             self.capacity = min(cache_bytes // (self.row_bytes + SLOT_BYTES), others)
         self._cache = [one.new_empty((self.capacity, *one.shape[1:])) for one in self._columns]
 
-    def fetch(self, nodes: IntArray) -> StoredFeatures:
+    def fetch(self, nodes: Integers) -> StoredFeatures:
         """Returns the rows of some nodes, each given once, as a table in their order.
 
         All processes call it together.
@@ -133,7 +132,7 @@ class FeatureRows:
             self._put(tables, *self._asked(nodes, far))
         return self._table(tables)
 
-    def keep(self, nodes: IntArray) -> None:
+    def keep(self, nodes: Integers) -> None:
         """Fills the cache with the rows of these nodes, at most as many as fit; ascending.
 
         What is there and stays is not asked for again. All processes call it together.
@@ -154,7 +153,7 @@ class FeatureRows:
         self._kept = kept[order]
         self._slots = np.concatenate([self._slots[stays], slots])[order]
 
-    def _asked(self, nodes: IntArray, which: IntArray) -> tuple[IntArray, Sequence[Tensor]]:
+    def _asked(self, nodes: Integers, which: Integers) -> tuple[Integers, Sequence[Tensor]]:
         """Asks for some of the nodes; returns these in another order, and their rows in it."""
         owners = self._part.type.owner(nodes[which])
         order = np.argsort(owners, kind="stable")
@@ -185,7 +184,7 @@ class FeatureRows:
         return found
 
     @staticmethod
-    def _put(tables: Sequence[Tensor], which: IntArray, rows: Sequence[Tensor]) -> None:
+    def _put(tables: Sequence[Tensor], which: Integers, rows: Sequence[Tensor]) -> None:
         places = torch.from_numpy(np.flatnonzero(which) if which.dtype == np.bool_ else which)
         for table, found in zip(tables, rows, strict=True):
             table[places] = found
@@ -213,15 +212,15 @@ class Needed:
     def __init__(self, own: slice) -> None:
         self._own = own
         self._known, self._times = np.empty(0, np.int64), np.empty(0, np.int64)
-        self._held: list[IntArray] = []
+        self._held: list[Integers] = []
 
-    def add(self, distinct: IntArray) -> None:
+    def add(self, distinct: Integers) -> None:
         """Counts what a step needs."""
         self._held.append(distinct[(distinct < self._own.start) | (distinct >= self._own.stop)])
         if sum(map(len, self._held)) > HELD:
             self._count()
 
-    def most(self, capacity: int) -> IntArray:
+    def most(self, capacity: int) -> Integers:
         """Returns what is needed most often, at least twice, ascending, at most `capacity`."""
         self._count()
         often = self._times >= 2  # a row that is needed once is fetched once, kept or not

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from graphcl.errors import RunError
 from graphcl.graphs.nodes import Nodes
@@ -18,8 +17,6 @@ from graphcl.store.columns import Names
 from graphcl.store.header import MASKS, StoredType, ends, read_store
 from graphcl.store.joining import stacked
 from graphcl.store.reader import open_part
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)

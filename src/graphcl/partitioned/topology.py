@@ -20,6 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from graphcl.arrays import Integers
 from graphcl.distributed import Share, current_share, sum_over
 from graphcl.errors import StoreError
 from graphcl.files.arrays import advise_random_reads
@@ -38,7 +39,6 @@ from graphcl.store.reader import Part
 from graphcl.topology import Children, Drawn, Level, SampledDirection, Seeds, Traffic, Tree
 
 CPU = torch.device("cpu")
-IntArray = npt.NDArray[np.int64]
 
 
 class PartsTopology:
@@ -248,8 +248,8 @@ class PartsTopology:
         return Traffic(each, kept / needed if needed else None)
 
     def neighbours(
-        self, direction: Direction, nodes: IntArray
-    ) -> tuple[IntArray, IntArray, npt.NDArray[np.float32] | None]:
+        self, direction: Direction, nodes: Integers
+    ) -> tuple[Integers, Integers, npt.NDArray[np.float32] | None]:
         """Returns all neighbours of some nodes: how many each has, who they are, their weights.
 
         All processes call it together, and the owner of a node answers. `nodes` must be ascending.
@@ -282,7 +282,7 @@ def _children(level: Level, sender: str) -> list[Children]:
     return [one for one in every if one.edges.direction.sender == sender]
 
 
-def _nodes(tree: Tree, name: str) -> list[IntArray]:
+def _nodes(tree: Tree, name: str) -> list[Integers]:
     """Returns the nodes of a type in a tree: the seed nodes, and children level by level."""
     found = [tree[0][name].nodes] if name in tree[0] else []
     found += [one.nodes for level in tree for one in _children(level, name)]

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
-import numpy.typing as npt
 
+from graphcl.arrays import Integers
 from graphcl.errors import InvalidInputError, StoreError, require
 from graphcl.files.text import TEXT_BYTES, check_fields, read_text
 
@@ -46,7 +46,6 @@ _TYPE = {
     "class_names": tuple[str, ...],
 }
 Key = tuple[str, str, str]
-IntArray = npt.NDArray[np.int64]
 
 
 class Source(NamedTuple):
@@ -97,7 +96,7 @@ class StoredType:
     build: str
     name: str
     num_features: int
-    starts: IntArray
+    starts: Integers
     class_names: tuple[str, ...] = ()
 
     def __len__(self) -> int:

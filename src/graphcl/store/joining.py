@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from graphcl.arrays import Integers
 from graphcl.errors import StoreError
 from graphcl.store.columns import Names, entry_places, table_rows
-from graphcl.store.header import MASKS, IntArray, Key, Store
+from graphcl.store.header import MASKS, Key, Store
 from graphcl.store.reader import Edges, Part, open_part
 
 OF_ENTRIES = ("edge_weight", "edge_features", "edge_ids")
@@ -53,7 +54,7 @@ def whole(
     return types, edges
 
 
-def _rows(store: Store, parts: Sequence[Part], name: str) -> IntArray | None:
+def _rows(store: Store, parts: Sequence[Part], name: str) -> Integers | None:
     """Returns the number that each node of a type had; None if numbers stayed."""
     found = [part.nodes[name].rows for part in parts]
     if len(parts) == 1 or found[0] is None:
@@ -66,7 +67,7 @@ def _rows(store: Store, parts: Sequence[Part], name: str) -> IntArray | None:
 
 
 def _joined_edges(
-    each: Sequence[Edges], key: Key, rows: Mapping[str, IntArray | None]
+    each: Sequence[Edges], key: Key, rows: Mapping[str, Integers | None]
 ) -> dict[str, Any]:
     if len(each) == 1:
         return dict(each[0])
@@ -87,19 +88,19 @@ def stacked(tables: Sequence[Any]) -> Any:
     return np.concatenate(tables)
 
 
-def in_order(table: Any, rows: IntArray | None) -> Any:
+def in_order(table: Any, rows: Integers | None) -> Any:
     """Returns a table with row u at ``rows[u]``."""
     return table if rows is None else table_rows(table, np.argsort(rows))
 
 
-def _pointers(each: Sequence[Any]) -> IntArray:
+def _pointers(each: Sequence[Any]) -> Integers:
     lengths = np.concatenate([np.diff(one) for one in each])
-    found: IntArray = np.concatenate([[0], lengths.cumsum()])
+    found: Integers = np.concatenate([[0], lengths.cumsum()])
     return found
 
 
 def reordered(
-    edges: Mapping[str, Any], rows: IntArray | None, columns: IntArray | None
+    edges: Mapping[str, Any], rows: Integers | None, columns: Integers | None
 ) -> dict[str, Any]:
     """Returns the arrays of edges with row u at ``rows[u]``, and column v called ``columns[v]``.
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from graphcl.arrays import Array
 from graphcl.files.arrays import scratch_array
 from graphcl.kernels.placing import (
     NOWHERE,
@@ -28,7 +28,6 @@ from graphcl.store.writer import ArrayWriter
 PASSES = 10  # over the edges for ``neighbours``; later ones change little
 SLACK = 0.05  # by how much a part may exceed an equal share, so that nodes can move
 BLOCK_BYTES = 1 << 24  # of entries or features that are moved at a time
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)

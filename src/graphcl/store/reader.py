@@ -37,9 +37,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse
 
+from graphcl.arrays import Array, Integers
 from graphcl.errors import StoreError
 from graphcl.files.arrays import regular_size
 from graphcl.files.patched import map_table, table_files
@@ -48,7 +48,6 @@ from graphcl.store.columns import Names
 from graphcl.store.header import (
     MASKS,
     PART,
-    IntArray,
     Key,
     Store,
     StoredType,
@@ -85,7 +84,6 @@ _PATCHED = _ARRAY | {"patch": tuple[str, str]}
 CHUNK_BYTES = 1 << 26
 _PIECE_BYTES = 1 << 20  # bytes read at a time, which bounds a thread's memory
 _SCAN = 1 << 22  # entries scanned at a time: 32 MB of temporaries at most
-Array = npt.NDArray[Any]
 Edges = dict[str, Array]
 Listed = Mapping[str, Any]  # what is said of the arrays of a folder
 OnArray = Callable[[str, int], None]
@@ -107,7 +105,7 @@ class PartNodes:
     number: int
     nodes: slice
     fields: dict[str, Any]
-    rows: IntArray | None = None
+    rows: Integers | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,11 +21,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import leaky_relu
 
+from graphcl.arrays import Integers
 from graphcl.encoders import glorot
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import graph_tensors
-from graphcl.graphs.validation import IntArray, is_labelled
+from graphcl.graphs.validation import is_labelled
 from graphcl.kernels.adam import Adam
 from graphcl.kernels.adjacency import Adjacency, mean_pool
 from graphcl.kernels.recording import CudaGraphStep
@@ -114,7 +115,7 @@ class Part(NamedTuple):
         empty = torch.empty(0, dtype=torch.int64, device=device)
         return cls(dense(x), adjacency, empty, empty)
 
-    def labelled(self, y: IntArray | None, nodes: IntArray | None = None) -> "Part":
+    def labelled(self, y: Integers | None, nodes: Integers | None = None) -> "Part":
         """Returns the graph with the labels `y` of `nodes`; None means all labelled nodes."""
         assert y is not None  # checked by `Labelled`
         if nodes is None:

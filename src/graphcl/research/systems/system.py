@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from graphcl.arrays import Integers
 from graphcl.errors import GraphError, ParameterError, suggestion, typed
 from graphcl.estimator import GraphCL
 from graphcl.evaluation.splits import Learner
@@ -22,7 +23,7 @@ from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import NODE
 from graphcl.graphs.scaling import TableScaling
 from graphcl.graphs.tensors import prepare
-from graphcl.graphs.validation import IntArray, is_labelled
+from graphcl.graphs.validation import is_labelled
 from graphcl.recipes import Recipe, load_recipe, recipe_for
 from graphcl.recipes.recipe import recipe_keys
 
@@ -198,10 +199,10 @@ class Labelled:
     """
 
     graph: Graph
-    nodes: IntArray
-    y: IntArray
-    val: IntArray
-    val_y: IntArray
+    nodes: Integers
+    y: Integers
+    val: Integers
+    val_y: Integers
     num_outputs: int
 
     @classmethod

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
+from graphcl.arrays import Integers
 from graphcl.encoders.side_by_side import SideBySide
 from graphcl.errors import TrainingError, require
 from graphcl.graphs.tensors import graph_tensors
-from graphcl.graphs.validation import IntArray
 from graphcl.kernels.adjacency import Adjacency
 from graphcl.kernels.features import Features, linear
 from graphcl.kernels.recording import CudaGraphStep
@@ -98,7 +98,7 @@ def cosine_decay(done: float) -> float:
     return (1 + math.cos(math.pi * done)) / 2
 
 
-def targets(y: IntArray, device: torch.device) -> Tensor:
+def targets(y: Integers, device: torch.device) -> Tensor:
     """Returns class numbers as int64, or several labels per node as float32."""
     tensor = torch.tensor(y, device=device)
     return tensor.float() if tensor.ndim == 2 else tensor.long()
