@@ -34,7 +34,7 @@ from graphcl.graphs.tensors import (
     stored_features,
     table_scaling,
 )
-from graphcl.kernels.adjacency import Adjacency, self_weights
+from graphcl.kernels.adjacency import Adjacency
 from graphcl.kernels.buffers import borrow, retry_smaller
 from graphcl.kernels.features import Features
 from graphcl.kernels.stored_features import StoredFeatures
@@ -230,10 +230,6 @@ def _incoming(
     if not relation.undirected or relation.edge_features is not None:
         adjacency = relation_adjacency(graph, relation, device=device, scaling=feature_scaling)
         return Incoming.of(adjacency.toward(direction.backwards))
-    indptr, indices = (borrow(one).to(device) for one in (relation.indptr, relation.indices))
-    weight, own = None, None
-    # If every weight is 1, the result must have the bits of an unweighted graph: same loop.
-    if relation.edge_weight is not None and not bool((relation.edge_weight == 1).all()):
-        weight = borrow(relation.edge_weight).to(device)
-        own = self_weights(indptr, weight)
-    return Incoming(indptr, indices, weight, own)
+    arrays = (relation.indptr, relation.indices, relation.edge_weight)
+    indptr, indices, weight = (None if one is None else borrow(one).to(device) for one in arrays)
+    return Incoming.from_csr(indptr, indices, weight)

@@ -23,7 +23,7 @@ from graphcl.encoders import Layer, LayeredEncoder, stated_layers
 from graphcl.errors import require
 from graphcl.files.arrays import advise_random_reads, scratch_array
 from graphcl.graphs.schema import Direction
-from graphcl.kernels.adjacency import Adjacency, Csr, csr_matmul
+from graphcl.kernels.adjacency import Adjacency, Csr, csr_matmul, self_weights
 from graphcl.kernels.buffers import block_height
 from graphcl.kernels.features import Features, SparseFeatures, stable_product
 from graphcl.kernels.stored_features import StoredFeatures, mean_of_neighbourhoods
@@ -82,6 +82,19 @@ class Incoming:
     self_weight: Tensor | None = None
     within: bool = True
     edge_mean: Callable[[Tensor], Tensor] | None = None
+
+    @classmethod
+    def from_csr(
+        cls, indptr: Tensor, indices: Tensor, weight: Tensor | None, *, within: bool = True
+    ) -> "Incoming":
+        """Returns edges without vectors; if every weight is 1, they have none.
+
+        The result must then have the bits of an unweighted graph: same loop.
+        """
+        if weight is None or bool((weight == 1).all()):
+            return cls(indptr, indices, within=within)
+        own = self_weights(indptr, weight) if within else None
+        return cls(indptr, indices, weight, own, within)
 
     @classmethod
     def of(cls, adjacency: Adjacency) -> "Incoming":

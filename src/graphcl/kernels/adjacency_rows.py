@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphcl.arrays import blocks
 from graphcl.kernels.adjacency import (
     Adjacency,
     Csr,
@@ -169,8 +170,7 @@ class AdjacencyRows(Adjacency):
         """Returns a CSR, whose columns are places, times the gathered table."""
         out = empty((len(indptr) - 1, h.shape[1]), h)
         width = max(LEAST_WIDTH, SLAB_ELEMENTS // self.gathering.places)
-        for start in range(0, h.shape[1], width):
-            slab = slice(start, start + width)
+        for slab in blocks(h.shape[1], width):
             part = h[:, slab] if scale is None else h[:, slab] * scale
             table = self.gathering.gather(part)
             product = csr_matmul(indptr, indices, values, table)

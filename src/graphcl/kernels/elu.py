@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import elu
 
+from graphcl.arrays import blocks
 from graphcl.kernels.buffers import block_height, empty
 
 BLOCK_ELEMENTS = 1 << 17  # half a megabyte: a block and its exponentials fit into a core's cache
@@ -84,6 +85,5 @@ def _blocks(child_weights: Tensor) -> Iterator[tuple[slice, slice]]:
     """Yields slices of parents and of their children; one block on a GPU with enough memory."""
     parents, _, fan_out = child_weights.shape
     height = block_height(parents) if child_weights.is_cuda else max(1, BLOCK_ROWS // fan_out)
-    for start in range(0, parents, height):
-        stop = min(start + height, parents)
-        yield slice(start, stop), slice(start * fan_out, stop * fan_out)
+    for rows in blocks(parents, height):
+        yield rows, slice(rows.start * fan_out, rows.stop * fan_out)

@@ -23,6 +23,7 @@ import math
 import torch
 from torch import Tensor
 
+from graphcl.arrays import blocks
 from graphcl.kernels.buffers import block_height
 
 STRIP_ROWS = 512  # large enough for fast products, small enough to stay in cache between passes
@@ -194,11 +195,11 @@ class BlockedPairs:
 
     def _strips(self) -> list[slice]:
         height = block_height(CUDA_STRIP_ROWS) if self.rows.is_cuda else STRIP_ROWS
-        return _split(2 * self.nodes, height)
+        return list(blocks(2 * self.nodes, height))
 
     def _other_strips(self, other: Tensor) -> list[slice]:
         height = CUDA_STRIP_ROWS if self.rows.is_cuda else STRIP_ROWS
-        return _split(2 * self.nodes, min(height, max(1, STRIP_ELEMENTS // len(other))))
+        return list(blocks(2 * self.nodes, min(height, max(1, STRIP_ELEMENTS // len(other)))))
 
     def _area(self, rows: slice) -> int:
         area: int = (rows.stop - rows.start) * (2 * self.nodes - rows.start)
@@ -228,10 +229,6 @@ class BlockedPairs:
         logits[index - rows.start, index] = -torch.inf
         logits[index - rows.start, (index + self.nodes) % (2 * self.nodes)] = -torch.inf
         return logits
-
-
-def _split(count: int, height: int) -> list[slice]:
-    return [slice(start, min(start + height, count)) for start in range(0, count, height)]
 
 
 def _both(logits: Tensor, of_rows: Tensor, of_columns: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.arrays import Array, Floats
+from graphcl.arrays import Array, Floats, blocks
 from graphcl.errors import GraphCLError, RunError, import_extra
 from graphcl.files.arrays import map_npy, regular_size
 from graphcl.files.text import check_fields
@@ -119,9 +119,8 @@ class ShardedEmbeddings:
         for number, shard in enumerate(self.shards):
             mine = order[places[number] : places[number + 1]]
             local = numbers[mine] - self.starts[number]
-            for begin in range(0, len(mine), _GATHERED):
-                some = local[begin : begin + _GATHERED]
-                found[mine[begin : begin + _GATHERED]] = shard.rows(some)
+            for some in blocks(len(mine), _GATHERED):
+                found[mine[some]] = shard.rows(local[some])
         return found
 
 

@@ -52,14 +52,6 @@ def require_own(part: PartNodes, nodes: Tensor) -> None:
         raise StoreError(f"part {part.number}: is asked for nodes that it lacks")
 
 
-@dataclass
-class Counts:
-    """What was needed of other parts: rows in all, and how many of them were at hand."""
-
-    needed: int = 0
-    kept: int = 0
-
-
 class FeatureRows:
     """The features of all nodes: own ones from the part, others from a cache or by asking.
 
@@ -74,7 +66,8 @@ class FeatureRows:
             answers many questions in the time of one.
 
     Attributes:
-        counts: since it was made.
+        needed: how many rows of other parts were needed so far.
+        kept: how many of them were at hand.
         row_bytes: what a row takes.
         sparse: whether the part has the rows sparse; they travel dense.
     """
@@ -88,7 +81,8 @@ class FeatureRows:
         cache_bytes: int = 0,
         from_disk: bool = False,
     ) -> None:
-        self._part, self._wire, self.counts = part, wire, Counts()
+        self._part, self._wire = part, wire
+        self.needed = self.kept = 0
         self._readers = ThreadPoolExecutor(READERS, "graphcl-reader") if from_disk else None
         own = part_features(part, scaling)
         self._sparse: Any = None
@@ -120,13 +114,13 @@ class FeatureRows:
         mine = (nodes >= first) & (nodes < stop)
         self._put(tables, mine, self._take(torch.from_numpy(nodes[mine] - first)))
         far = np.flatnonzero(~mine)
-        self.counts.needed += len(far)
+        self.needed += len(far)
         if len(self._kept):
             at = np.searchsorted(self._kept, nodes[far]).clip(max=len(self._kept) - 1)
             here = self._kept[at] == nodes[far]
             slots = torch.from_numpy(self._slots[at[here]])
             self._put(tables, far[here], [one[slots] for one in self._cache])
-            self.counts.kept += int(here.sum())
+            self.kept += int(here.sum())
             far = far[~here]
         if self._wire.share.world > 1:
             self._put(tables, *self._asked(nodes, far))

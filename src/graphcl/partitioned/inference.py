@@ -19,6 +19,7 @@ travel are the same.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,7 @@ from graphcl.files.arrays import scratch_array
 from graphcl.graphs.scaling import Scaling
 from graphcl.graphs.schema import Direction
 from graphcl.graphs.tensors import edge_vectors
-from graphcl.kernels.adjacency import Adjacency, Pattern, self_weights
+from graphcl.kernels.adjacency import Adjacency, Pattern
 from graphcl.kernels.buffers import borrow
 from graphcl.kernels.features import Features
 from graphcl.kernels.stored_features import StoredFeatures
@@ -117,8 +118,7 @@ class _OfPart(Topology):
         fitting = torch.tensor([-max(1, self._slab_bytes // (4 * max(1, boundary.rows)))])
         columns = min(width, -int(max_over(fitting, boundary.share)))  # the same in all processes
         pooled = self.table((own, width), table)
-        for start in range(0, width, columns):
-            these = slice(start, min(start + columns, width))
+        for these in blocks(slice(0, width), columns):
             slab = torch.empty(boundary.rows, these.stop - these.start)
             for some in blocks(slice(0, boundary.own), BLOCK_ROWS):
                 slab[some] = table[some, these]
@@ -189,20 +189,18 @@ def _incoming(
     given, within = edges["indices"], direction.sender == direction.receiver
     kind = np.int32 if boundary.rows < 1 << 31 else np.int64
     local = scratch_array((len(given),), kind, scratch)
-    for start in range(0, len(given), ENTRIES):
-        block = slice(start, start + ENTRIES)
+    for block in blocks(slice(0, len(given)), ENTRIES):
         local[block] = boundary.local(np.asarray(given[block]))
     indptr, senders = borrow(edges["indptr"]), torch.from_numpy(local)
-    given_weight, own, mean = edges.get("edge_weight"), None, None
-    equal = given_weight is None or bool((given_weight == 1).all())
-    weight = None if equal else borrow(given_weight)
-    if weight is not None and within:
-        own = self_weights(indptr, weight)
+    given_weight = edges.get("edge_weight")
+    weight = None if given_weight is None else borrow(given_weight)
+    found = Incoming.from_csr(indptr, senders, weight, within=within)
     vectors = edge_vectors(
         edges.get("edge_features"), direction.relation, device=CPU, scaling=scaling
     )
-    if vectors is not None:
-        pattern = Pattern(indptr, senders.long(), boundary.rows, within, own is not None)
-        counted = torch.ones(len(given)) if weight is None else weight
-        mean = Adjacency(pattern, counted, None, own, vectors).edge_mean
-    return Incoming(indptr, senders, weight, own, within, mean)
+    if vectors is None:
+        return found
+    own = found.self_weight
+    pattern = Pattern(indptr, senders.long(), boundary.rows, within, own is not None)
+    counted = torch.ones(len(given)) if found.weight is None else found.weight
+    return replace(found, edge_mean=Adjacency(pattern, counted, None, own, vectors).edge_mean)

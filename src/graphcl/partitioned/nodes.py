@@ -13,9 +13,8 @@ import numpy as np
 from graphcl.errors import RunError
 from graphcl.graphs.nodes import Nodes
 from graphcl.partitioned.embeddings import ShardedEmbeddings
-from graphcl.store.columns import Names
 from graphcl.store.header import MASKS, StoredType, ends, read_store
-from graphcl.store.joining import stacked
+from graphcl.store.joining import columns
 from graphcl.store.reader import open_part
 
 
@@ -44,18 +43,13 @@ def read_parts_nodes(path: Path, name: str | None = None) -> PartsNodes:
         known = ", ".join(store.types)
         raise RunError(f"{path}: has no type {name!r}; its types: {known}")
     about = store.types[name]
-    columns: dict[str, list[Any]] = {column: [] for column in ("y", *MASKS, "node_ids")}
+    parts = [open_part(store, number) for number in range(len(store))]
     degree = np.zeros(about.num_nodes, np.int32)
-    for number in range(len(store)):
-        part = open_part(store, number)  # mapped, and closed after each part
-        own = part.nodes[name]
+    for part in parts:
         for (key, backwards), edges in part.edges.items():
             if ends(key, backwards)[0] == name:
-                degree[own.nodes] += np.diff(edges["indptr"]).astype(np.int32)
-        for column, held in columns.items():
-            if column in own.fields:
-                held.append(_held(own.fields[column]))
-    joined = {column: stacked(held) for column, held in columns.items() if held}
+                degree[part.nodes[name].nodes] += np.diff(edges["indptr"]).astype(np.int32)
+    joined = dict(columns([part.nodes[name] for part in parts], ("y", *MASKS, "node_ids")))
     more: dict[str, Any] = {"class_names": about.class_names, "degree": degree, "parts": about}
     return PartsNodes(name, about.num_nodes, **joined, **more)
 
@@ -73,9 +67,3 @@ def check_same_build(shards: ShardedEmbeddings, nodes: PartsNodes) -> None:
             f"{shards.path}: embeddings of the build {shards.build}; {parts.path} has the build "
             f"{parts.build}"
         )
-
-
-def _held(ids: Any) -> Any:
-    if isinstance(ids, Names):
-        return Names(np.array(ids.offsets), np.array(ids.text))
-    return np.array(ids)

@@ -238,12 +238,12 @@ class PartsTopology:
 
     def traffic(self) -> Traffic:
         """Returns what all processes sent since the last call; all call it together."""
-        counts = [one.counts for one in self.rows.values()]
-        sums = [self.wire.sent, sum(one.needed for one in counts), sum(one.kept for one in counts)]
+        rows = self.rows.values()
+        sums = [self.wire.sent, sum(one.needed for one in rows), sum(one.kept for one in rows)]
         sent, needed, kept = sum_over(torch.tensor(sums), current_share()).tolist()
         each = sent / max(1, self._steps)
         self.wire.sent = self._steps = 0
-        for one in counts:
+        for one in rows:
             one.needed = one.kept = 0
         return Traffic(each, kept / needed if needed else None)
 

@@ -1,6 +1,6 @@
 """Joins the parts of a store: the whole graph, in the order that it had or that the parts have."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from graphcl.arrays import Integers
 from graphcl.errors import StoreError
 from graphcl.store.columns import Names, entry_places, table_rows
 from graphcl.store.header import MASKS, Key, Store
-from graphcl.store.reader import Edges, Part, open_part
+from graphcl.store.reader import Edges, Part, PartNodes, open_part
 
 OF_ENTRIES = ("edge_weight", "edge_features", "edge_ids")
 
@@ -41,10 +41,9 @@ def whole(
         del fields["name"]
         if restored and fields.get("node_ids") is each[0].rows:
             fields.pop("node_ids", None)  # it had none
-        for column in ("x", "y", *MASKS, "node_ids"):
-            if column in fields and len(parts) > 1:
-                table = stacked([one.fields[column] for one in each])
-                fields[column] = in_order(table, rows[name])
+        if len(parts) > 1:
+            kept = set(fields) & {"x", "y", *MASKS, "node_ids"}
+            fields |= {one: in_order(table, rows[name]) for one, table in columns(each, kept)}
         types[name] = fields
     edges = {}
     for key, about in store.relations.items():
@@ -76,6 +75,13 @@ def _joined_edges(
     if rows[key[0]] is None and rows[key[2]] is None:
         return arrays
     return reordered(arrays, rows[key[2]], rows[key[0]])
+
+
+def columns(parts: Sequence[PartNodes], names: Collection[str]) -> Iterator[tuple[str, Any]]:
+    """Yields those of the named columns that the parts have, each in memory for all parts."""
+    for name in names:
+        if name in parts[0].fields:
+            yield name, stacked([one.fields[name] for one in parts])
 
 
 def stacked(tables: Sequence[Any]) -> Any:

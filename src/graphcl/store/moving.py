@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from graphcl.arrays import Array
+from graphcl.arrays import Array, blocks
 from graphcl.files.arrays import scratch_array
 from graphcl.kernels.placing import (
     NOWHERE,
@@ -92,7 +92,7 @@ def order_types(
         starts = _starts(_counted(own, parts))
         numbers = scratch_array((size,), np.int32 if size < 1 << 31 else np.int64, folder)
         free = starts.copy()
-        for rows in slices(size, BLOCK_BYTES // 8):
+        for rows in blocks(size, BLOCK_BYTES // 8):
             order, places = take_places(free, own[rows])
             numbers[rows][order] = places
         found.append(Numbering(starts, numbers))
@@ -103,7 +103,7 @@ def order_types(
 def _counted(placed: Array, parts: int) -> Array:
     """Returns how many nodes each part has."""
     sizes = np.zeros(parts, dtype=np.int64)
-    for rows in slices(len(placed), BLOCK_BYTES // 8):
+    for rows in blocks(len(placed), BLOCK_BYTES // 8):
         sizes += np.bincount(placed[rows], minlength=parts)
     return sizes
 
@@ -114,7 +114,7 @@ def _by_neighbours(fields: Mapping[str, Any], parts: int, placed: Array) -> Arra
     capacity = max(-(-num_nodes // parts), int(num_nodes / parts * (1 + SLACK)))
     if capacity * parts == num_nodes:
         capacity += 1  # no node could move
-    for rows in slices(num_nodes, BLOCK_BYTES // 4):
+    for rows in blocks(num_nodes, BLOCK_BYTES // 4):
         placed[rows] = NOWHERE
     for number in range(PASSES):
         for rows in row_blocks(indptr):
@@ -149,12 +149,6 @@ def row_blocks(indptr: Array, entry_bytes: int = 8) -> Iterator[slice]:
         stop = max(start + 1, start + int(fits))
         yield slice(start, stop)
         start = stop
-
-
-def slices(count: int, height: int) -> Iterator[slice]:
-    """Yields ranges of at most `height` that make up `count`."""
-    for start in range(0, count, height):
-        yield slice(start, min(start + height, count))
 
 
 def _starts(sizes: Array) -> Array:
@@ -227,7 +221,7 @@ def move_reversed(
     """
     free = scratch_array((int(senders.starts[-1]),), np.int64, folder)
     for part in edges:
-        for some in slices(len(part["indices"]), BLOCK_BYTES // 8):
+        for some in blocks(len(part["indices"]), BLOCK_BYTES // 8):
             found, counts = np.unique(part["indices"][some], return_counts=True)
             free[found] += counts
     beside = {name: one for name, one in edges[0].items() if name not in ("indptr", "indices")}
@@ -292,7 +286,7 @@ def move_rows(
         for writer, size in zip(writers, sizes, strict=True)
     ]
     row_bytes = table.dtype.itemsize * int(np.prod(table.shape[1:], dtype=np.int64))
-    for rows in slices(int(numbering.starts[-1]), max(1, BLOCK_BYTES // max(8, row_bytes))):
+    for rows in blocks(int(numbering.starts[-1]), max(1, BLOCK_BYTES // max(8, row_bytes))):
         numbers = numbering.of_rows(rows)
         order = np.argsort(numbers)
         values = np.asarray(table[rows])[order] if len(table) else rows.start + order
@@ -327,7 +321,7 @@ def move_ragged(
             what is written.
     """
     totals, rows_in, entries_in = np.zeros((3, len(writers)), dtype=np.int64)
-    for rows in slices(len(indptr) - 1, BLOCK_BYTES // 8):
+    for rows in blocks(len(indptr) - 1, BLOCK_BYTES // 8):
         lengths = np.diff(indptr[rows.start : rows.stop + 1])
         np.add.at(totals, numbering.owners(numbering.of_rows(rows)), lengths)
     outs = []

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from graphcl.arrays import blocks
 from graphcl.errors import StoreError, option, require
 from graphcl.files.arrays import scratch_array
 from graphcl.store.columns import Names
@@ -34,7 +35,6 @@ from graphcl.store.moving import (
     move_rows,
     order_types,
     row_blocks,
-    slices,
     take_places,
 )
 from graphcl.store.reader import Edges, open_part
@@ -131,10 +131,10 @@ def flat_edges(store: Store, edges: Mapping[Key, Edges], folder: Path) -> Mappin
     for one in relations:
         arrays, (source, _, target) = edges[one.key], one.key
         first = firsts[target] + 1
-        for rows in slices(sizes[target], BLOCK_BYTES // 8):
+        for rows in blocks(sizes[target], BLOCK_BYTES // 8):
             counts = np.diff(arrays["indptr"][rows.start : rows.stop + 1])
             indptr[first + rows.start : first + rows.stop] += counts
-        for some in slices(0 if one.undirected else len(arrays["indices"]), BLOCK_BYTES // 8):
+        for some in blocks(0 if one.undirected else len(arrays["indices"]), BLOCK_BYTES // 8):
             found, counts = np.unique(arrays["indices"][some], return_counts=True)
             indptr[firsts[source] + 1 + found] += counts
     np.cumsum(indptr, out=indptr)
