@@ -230,6 +230,6 @@ def _incoming(
     if not relation.undirected or relation.edge_features is not None:
         adjacency = relation_adjacency(graph, relation, device=device, scaling=feature_scaling)
         return Incoming.of(adjacency.toward(direction.backwards))
-    arrays = (relation.indptr, relation.indices, relation.edge_weight)
-    indptr, indices, weight = (None if one is None else borrow(one).to(device) for one in arrays)
-    return Incoming.from_csr(indptr, indices, weight)
+    indptr, indices = (borrow(one).to(device) for one in (relation.indptr, relation.indices))
+    given = relation.edge_weight
+    return Incoming.from_csr(indptr, indices, None if given is None else borrow(given).to(device))

@@ -93,8 +93,8 @@ def order_types(
         numbers = scratch_array((size,), np.int32 if size < 1 << 31 else np.int64, folder)
         free = starts.copy()
         for rows in blocks(size, BLOCK_BYTES // 8):
-            order, places = take_places(free, own[rows])
-            numbers[rows][order] = places
+            by_part, places = take_places(free, own[rows])
+            numbers[rows][by_part] = places
         found.append(Numbering(starts, numbers))
         first += size
     return found

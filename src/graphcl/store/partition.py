@@ -19,14 +19,13 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from graphcl.arrays import blocks
+from graphcl.arrays import Array, blocks
 from graphcl.errors import StoreError, option, require
 from graphcl.files.arrays import scratch_array
 from graphcl.store.columns import Names
 from graphcl.store.header import MASKS, MOST_PARTS, ORDERS, Key, Store, read_store
 from graphcl.store.moving import (
     BLOCK_BYTES,
-    Array,
     Numbering,
     entries_of,
     move_edges,
