@@ -14,9 +14,11 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 def test_the_changelog_the_citation_and_the_package_have_one_version():
     version = PROJECT["version"]
     heading = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), flags=re.M)
-    assert heading and heading[1] == version
+    assert heading
+    assert heading[1] == version
     cited = re.search(r"^version: (\S+)$", (ROOT / "CITATION.cff").read_text(), flags=re.M)
-    assert cited and cited[1] == version
+    assert cited
+    assert cited[1] == version
     assert graphcl.__version__ == version
 
 
