@@ -2,12 +2,13 @@
 
 `warm` names a program that takes ``-m module …`` and ``-c code …`` as Python does. Its processes
 begin at once instead of after seconds of imports. Each has its own streams, folder, environment,
-largest size of files and exit code; signals reach it, and it dies with the program. What it starts
-by `sys.executable` is of the same kind. Where it matters what a new interpreter imports, which
-threads its libraries have or in which namespace of the kernel it runs, call `sys.executable`.
+network, control group of memory, largest size of files and exit code; signals reach it, and it dies
+with the program. What it starts by `sys.executable` is of the same kind. Where it matters what a
+new interpreter imports or which threads its libraries have, call `sys.executable`.
 """
 
 import atexit
+import ctypes
 import gc
 import importlib
 import json
@@ -40,9 +41,11 @@ signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)
 peer = socket.socket(socket.AF_UNIX)
 peer.connect({address!r})
 largest = resource.getrlimit(resource.RLIMIT_FSIZE)
-about = [sys.argv[1:], os.getcwd(), dict(os.environ), largest]
+groups = open("/proc/self/cgroup").read()
+about = [sys.argv[1:], os.getcwd(), dict(os.environ), largest, groups]
 about = json.dumps(about).encode()
-socket.send_fds(peer, [len(about).to_bytes(4, "big")], [0, 1, 2])
+network = os.open("/proc/self/ns/net", os.O_RDONLY)
+socket.send_fds(peer, [len(about).to_bytes(4, "big")], [0, 1, 2, network])
 peer.sendall(about)
 child = int.from_bytes(peer.recv(4), "big")
 for one in passed_on:
@@ -103,7 +106,7 @@ def call(listening: socket.socket) -> list[Any]:
                 key.data()
                 continue
             peer, _ = listening.accept()
-            length, streams, _, _ = socket.recv_fds(peer, 4, 3)
+            length, (*streams, network), _, _ = socket.recv_fds(peer, 4, 4)
             about = peer.recv(int.from_bytes(length, "big"), socket.MSG_WAITALL)
             if (child := os.fork()) == 0:
                 calls.close()
@@ -112,9 +115,10 @@ def call(listening: socket.socket) -> list[Any]:
                 for place, stream in enumerate(streams):
                     os.dup2(stream, place)
                     os.close(stream)
+                enter(network)
                 return json.loads(about)
-            for stream in streams:
-                os.close(stream)
+            for one in (*streams, network):
+                os.close(one)
             peer.sendall(child.to_bytes(4, "big"))
             ended = os.pidfd_open(child)
             calls.register(ended, selectors.EVENT_READ, partial(_end, calls, peer, ended, child))
@@ -139,8 +143,29 @@ def _kill(calls: selectors.BaseSelector, peer: socket.socket, child: int) -> Non
     os.kill(child, signal.SIGKILL)
 
 
-def become(words: list[str], folder: str, variables: dict[str, str], largest: list[int]) -> None:
+def enter(network: int) -> None:
+    """Makes this process one of a network, unless it is one already."""
+    if not os.path.sameopenfile(network, own := os.open("/proc/self/ns/net", os.O_RDONLY)):
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.setns(network, 0) != 0:
+            raise OSError(ctypes.get_errno(), "setns")
+    for one in (network, own):
+        os.close(one)
+
+
+def join(groups: str) -> None:
+    """Puts this process into the control group of memory that a program has."""
+    for line in set(groups.splitlines()) - set(Path("/proc/self/cgroup").read_text().splitlines()):
+        _, kind, name = line.split(":", 2)
+        if kind in ("", "memory"):  # of version 2 and 1
+            Path(f"/sys/fs/cgroup/{kind}{name}/cgroup.procs").write_text(str(os.getpid()))
+
+
+def become(
+    words: list[str], folder: str, variables: dict[str, str], largest: list[int], groups: str
+) -> None:
     """Makes this process what a new interpreter would be, and runs what it was called for."""
+    join(groups)
     resource.setrlimit(resource.RLIMIT_FSIZE, (largest[0], largest[1]))
     os.chdir(folder)
     os.environ.clear()

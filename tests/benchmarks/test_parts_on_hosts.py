@@ -22,7 +22,7 @@ def test_the_page_has_the_numbers_of_the_rows():
 
 
 @pytest.mark.skipif(bool(WHY), reason=f"hosts cannot be made here: {WHY}")
-def test_two_hosts_embed_two_parts(tmp_path, monkeypatch):
+def test_two_hosts_embed_two_parts(tmp_path, monkeypatch, forked):
     words = ["parts_on_hosts", "--nodes", "2000", "--parts", "2"]
     words += ["--orders", "hash", "--rates", "1gbit", "--folder", str(tmp_path), "--out"]
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'src'}")  # of the hosts

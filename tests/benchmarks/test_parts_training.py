@@ -33,7 +33,7 @@ def test_hosts_of_a_third_of_the_store_train_as_one_process_does():
 
 
 @pytest.mark.skipif(bool(WHY), reason=f"hosts cannot be made here: {WHY}")
-def test_two_hosts_train_two_parts(tmp_path, monkeypatch):
+def test_two_hosts_train_two_parts(tmp_path, monkeypatch, forked):
     words = ["parts_training", "--nodes", "2000", "--parts", "2"]
     words += ["--orders", "hash", "--rates", "1gbit", "--memory", "1G", "--caches", "100000"]
     words += ["--steps", "4", "--dim", "16", "--batch-nodes", "64", "--folder", str(tmp_path)]
