@@ -180,6 +180,12 @@ def require(condition: bool, owner: str, parameter: str, constraint: str, value:
         raise ParameterError(f"{owner}: {parameter} must be {constraint}; got {value!r}")
 
 
+def demand(condition: object, message: str) -> None:
+    """Raises a `GraphError` with a message unless `condition` holds."""
+    if not condition:
+        raise GraphError(message)
+
+
 def typed(value: Any, kind: Any, *, owner: str, key: str, texts: bool = False) -> Any:
     """Converts `value` to a plain `kind`: int, float, str or bool; NumPy's numbers are numbers.
 

@@ -66,7 +66,7 @@ def test_an_awkward_graph_goes_from_files_to_embeddings_under_its_own_ids(awkwar
         "guessed: ids in 'name' of ",
         "; ends in 'who' and 'whom' of ",
         "1 missing value filled with the mean",
-        "1 edge names 1 unknown node: added, with features of zero and without a label",
+        "1 node that only edges name: added, with features of zero and without a label",
         "1 self-loop left out",
         "1 edge is listed in both directions: merged",
         "1 repeated row: merged",

@@ -329,7 +329,7 @@ def test_an_unsealed_run_reads_no_tables(trained, capsys):
 @pytest.mark.parametrize(
     ("change", "words", "message"),
     [
-        ({"authors.csv": "name,born\n"}, (), "author: authors.csv: has no rows"),
+        ({"authors.csv": "name,born\n"}, (), "authors.csv: has no rows"),
         ({"authors.csv": "name,born\na1,1\na1,2\n"}, (), "have the same id 'a1'"),
         ({"writes.csv": "author,paper\n"}, (), "has no rows, so nothing says which types"),
         ({"writes.csv": "author,paper\na1,77\na2,3\n"}, (), "first '77' in row 1"),

@@ -1,6 +1,6 @@
 """A few rows, prepared without reading a table: the same features as those of a table."""
 
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, timedelta
 
 import numpy as np
 import pyarrow
@@ -30,7 +30,6 @@ def typed_table():
             "born": [date(1980 + i, 1 + i % 12, 3) for i in range(ROWS)],
             "seen": [datetime(2024, 1, 1 + i % 28, i % 24, 30) for i in range(ROWS)],
             "wait": [timedelta(hours=i) for i in range(ROWS)],
-            "wakes": [time(i % 24, 15) for i in range(ROWS)],
             "says": [words[i % 5] + f" {i % 7}" for i in range(ROWS)],
             "place": [[float(i), -1.0, 0.5] for i in range(ROWS)],
         }
@@ -56,7 +55,7 @@ def test_values_as_json_has_them(typed):
     rows = table.drop_columns(["id"]).to_pylist()[:8]
     for row in rows:
         row["born"], row["seen"] = str(row["born"]), row["seen"].strftime("%d.%m.%Y %H:%M")
-        row["wait"], row["wakes"] = f"{row['wait'].seconds // 3600} hours", str(row["wakes"])
+        row["wait"] = f"{row['wait'].seconds // 3600} hours"
         row["count"] = f" {row['count']} "  # a text that holds a number
     found = prepare_rows(rows, graph.preparation, graph.num_features)
     np.testing.assert_array_equal(found, np.asarray(graph.x)[:8])
@@ -125,7 +124,6 @@ def test_texts_are_read_as_a_file_without_types(tmp_path_factory, cells):
         ({"born": "tomorrow"}, "'tomorrow' is not a date, such as '2026-05-17'"),
         ({"born": 5}, "is not a date"),
         ({"wait": "long"}, "is not a duration"),
-        ({"wakes": "noon"}, "is not a time"),
         ({"place": [1.0]}, "is not a list of 3 numbers"),
         ({"place": [1, 2, "x"]}, "is not a list of 3 numbers"),
         ({"place": [1, 2, float("nan")]}, "is not a list of 3 numbers"),

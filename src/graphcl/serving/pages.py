@@ -33,7 +33,6 @@ from graphcl.tabular.preparation import (
     DATE,
     DURATION,
     NUMBER,
-    TIME,
     VECTOR,
     Column,
     Preparation,
@@ -194,7 +193,7 @@ def _example(column: Column) -> Any:
         return column.categories[0]
     if column.kind == VECTOR:
         return [0.0] * len(column.features)
-    return {DATE: "2026-05-17", DURATION: "3 days", TIME: "09:30"}.get(column.kind, "some words")
+    return {DATE: "2026-05-17", DURATION: "3 days"}.get(column.kind, "some words")
 
 
 def _column(column: Column) -> dict[str, Any]:

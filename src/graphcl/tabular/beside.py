@@ -14,12 +14,12 @@ a second file has their ids.
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import GraphError, counted, option
+from graphcl.errors import GraphError, counted, demand, option
 from graphcl.files.arrays import map_npy, read_npy
 from graphcl.tabular import cells, columns
 from graphcl.tabular.columns import IdColumn, identity
@@ -36,13 +36,7 @@ VALUES = ("value", "count", "weight", "n", "w", "freq", "frequency", "tf", "scor
 _SHOWN = 3
 
 
-class TagColumns(NamedTuple):
-    """The columns of a long table, and how they were found; `value` may be missing."""
-
-    id: str
-    name: str
-    value: str | None
-    how: str
+TagColumns = tuple[str, str, str | None, str]  # of ids, names and values, and how they were found
 
 
 def tag_columns(source: Source, given: tuple[str, ...], id_column: str | None) -> TagColumns:
@@ -55,17 +49,14 @@ def tag_columns(source: Source, given: tuple[str, ...], id_column: str | None) -
     """
     if given:
         found = columns.find_all(source, given, "tag_columns")
-        if len(set(found)) < len(found):
-            raise GraphError(
-                f"{source.name}: {option('tag_columns')}: {found[0]!r} cannot be two columns"
-            )
-        value = found[2] if len(found) > 2 else None
-        return TagColumns(found[0], found[1], value, "given")
-    if len(source.columns) < 2:
-        raise GraphError(
-            f"{source.name}: {option('tags')}: has one column; a tag needs an id and a name; check "
-            "that the delimiter is a comma, tab, semicolon or bar"
-        )
+        twice = f"{option('tag_columns')}: {found[0]!r} cannot be two columns"
+        demand(len(set(found)) == len(found), f"{source.name}: {twice}")
+        return found[0], found[1], found[2] if len(found) > 2 else None, "given"
+    demand(
+        len(source.columns) > 1,
+        f"{source.name}: {option('tags')}: has one column; a tag needs an id and a name; check "
+        "that the delimiter is a comma, tab, semicolon or bar",
+    )
     # The node table's own word for ids comes first; `name` is a name here rather than an id.
     identity = columns.named(source, [id_column]) if id_column else None
     name = columns.named(source, NAMES, excluding=identity)
@@ -76,10 +67,9 @@ def tag_columns(source: Source, given: tuple[str, ...], id_column: str | None) -
     identity = identity or next(one for one in rest if one != name)
     name = name or next(one for one in rest if one != identity)
     rest = [one for one in rest if one not in (identity, name)]
-    value = next((one for one in rest if one.strip().lower() in VALUES), None)
-    if value is None and len(rest) == 1 and cells.may_be_number(source, rest[0]):
-        value = rest[0]
-    return TagColumns(identity, name, value, how)
+    only = [one for one in rest if len(rest) == 1 and cells.may_be_number(source, one)]
+    values = [one for one in rest if one.strip().lower() in VALUES] or only
+    return identity, name, next(iter(values), None), how
 
 
 class TagTable(FeaturePart):
@@ -96,7 +86,7 @@ class TagTable(FeaturePart):
 
     Attributes:
         ids: the column of ids.
-        tags: the names that are features.
+        column: what becomes of the names.
         notes: what was found.
         problems: what is wrong; then there are no features.
     """
@@ -105,30 +95,29 @@ class TagTable(FeaturePart):
         self, duck: Duck, source: Source, options: TableOptions, id_column: str | None
     ) -> None:
         self._duck, self.source, self._strict = duck, source, options.strict
-        self._found = found = tag_columns(source, options.tag_columns, id_column)
-        self.tags, self._filled = Column(found.name, TAGS), 0
+        key, name, value, how = found = tag_columns(source, options.tag_columns, id_column)
+        self._id, self._name, self._value = found[:3]
+        self.column, self.width, self.filled = Column(name, TAGS), 0, 0
         self.problems: list[Problem] = []
-        if found.value and options.decimal and cells.is_written(source, found.value):
-            source = replace(source, decimals={found.value: options.decimal})
-        value = "1::DOUBLE" if found.value is None else cells.number(source, found.value)
-        shown = "NULL" if found.value is None else f"{quoted(found.value)}::VARCHAR"
+        number, shown = "1::DOUBLE", "NULL"
+        if value is not None:
+            marked = cells.with_mark(source, value, options.decimal)
+            number, shown = cells.number(marked, value), f"{quoted(value)}::VARCHAR"
         duck.run(
-            f"CREATE TABLE tag_rows AS SELECT {quoted(found.id)} AS key, "
-            f"trim({cells.text(source, found.name)}) AS name, {value} AS w, {shown} AS given "
+            f"CREATE TABLE tag_rows AS SELECT {quoted(key)} AS key, "
+            f"trim({cells.text(source, name)}) AS name, {number} AS w, {shown} AS given "
             f"FROM {source.relation}",
             where=source.name,
         )
-        (self.rows,) = duck.row("SELECT count(*) FROM tag_rows")
-        if not self.rows:
-            raise GraphError(f"{source.name}: {option('tags')}: has no rows")
-        self.ids = IdColumn(source, found.id, "tag_rows", "key")
+        self.rows = duck.count("tag_rows")
+        demand(self.rows, f"{source.name}: {option('tags')}: has no rows")
+        self.ids = IdColumn(source, key, "tag_rows", "key")
         self.ids.check_present(duck)
-        values = "" if found.value is None else f", values in {found.value!r}"
-        how = f"tags: {source.name}: {found.id!r} – {found.name!r} ({found.how}){values}"
-        self.notes = [Usual(how) if found.how == "given" else how]
-        rest = [name for name in source.columns if name not in found[:3]]
-        if rest:
-            self.notes.append(f"tags: not used: {', '.join(map(repr, rest[:8]))}")
+        values = "" if value is None else f", values in {value!r}"
+        said = f"tags: {source.name}: {key!r} – {name!r} ({how}){values}"
+        self.notes = [Usual(said) if how == "given" else said]
+        rest = [repr(one) for one in source.columns if one not in found[:3]]
+        self.notes += [f"tags: not used: {', '.join(rest[:8])}"] if rest else []
 
     def join(self, kind: str, known: Column | None, training: npt.NDArray[np.bool_] | None) -> None:
         """Joins the rows with the numbered nodes, and decides on the features.
@@ -140,7 +129,7 @@ class TagTable(FeaturePart):
         """
         self._check_values(fitting=known is None)
         # Rows add up in their order: in another, a sum may have other bits.
-        added = "sum(w)" if self._found.value is None else "sum(w ORDER BY tag_rows.rowid)"
+        added = "sum(w)" if self._value is None else "sum(w ORDER BY tag_rows.rowid)"
         self._duck.run(
             f"CREATE TABLE tag_cells AS SELECT number, name, {added} AS w, count(*) AS n "
             f"FROM tag_rows JOIN nodes ON CAST(tag_rows.key AS {kind}) = nodes.key "
@@ -159,26 +148,20 @@ class TagTable(FeaturePart):
 
     def _check_values(self, *, fitting: bool) -> None:
         """Refuses values that are no features, and missing ones if that is asked for."""
-        name, value = self._found.name, self._found.value
         unfit = f"NOT isnan(w) AND abs(w) > {float(np.finfo(np.float32).max)}::DOUBLE"
         tests = [
-            ("w IS NULL", value, ": {0} is not a number; correct it"),
-            (unfit, value, ": {0} does not fit in a float32 feature; correct it"),
+            ("w IS NULL", self._value, ": {0} is not a number; correct it"),
+            (unfit, self._value, ": {0} does not fit in a float32 feature; correct it"),
         ]
+        nameless, empty = "coalesce(name, '') = ''", "coalesce(name, '') <> '' AND isnan(w)"
         if self._strict and fitting:
-            missing = " is missing; leave such rows out with a query"
-            tests += [("name IS NULL OR name = ''", name, missing), ("isnan(w)", value, missing)]
+            left = " is missing; leave such rows out with a query"
+            tests += [(nameless, self._name, left), ("isnan(w)", self._value, left)]
         for condition, column, what in tests:
-            for row, cell in self._duck.rows(
-                f"SELECT rowid + 1, given FROM tag_rows WHERE {condition} ORDER BY rowid LIMIT 1"
-            ):
+            for row, cell in self._duck.first("tag_rows", condition, "given"):
                 self._wrong(f"row {row}, column {column!r}{what.format(short(str(cell)))}")
-        nameless, empty = self._duck.row(
-            "SELECT count(*) FILTER (coalesce(name, '') = ''), "
-            "count(*) FILTER (coalesce(name, '') <> '' AND isnan(w)) FROM tag_rows"
-        )
-        for count, what in ((nameless, "name"), (empty, "value")):
-            if count:
+        for condition, what in ((nameless, "name"), (empty, "value")):
+            if count := self._duck.count(f"tag_rows WHERE {condition}"):
                 has = counted(count, "row has", "rows have")
                 self.notes.append(f"tags: {has} no {what}: left out")
 
@@ -197,39 +180,37 @@ class TagTable(FeaturePart):
             self.notes.append(f"tags: {said}: left out")
             return
         (known,) = self._duck.row("SELECT min_by(key, number)::VARCHAR FROM nodes")
-        such = f"column {self._found.id!r} must hold ids of nodes, such as {known!r}"
+        such = f"column {self._id!r} must hold ids of nodes, such as {known!r}"
         self._wrong(f"{option('tags')}: {said}; {such}")
 
     def _fit(self, training: npt.NDArray[np.bool_] | None) -> None:
         """Takes the names from the training rows."""
-        import pyarrow
-
         rows = "tag_cells"
         if training is not None:
-            self._duck.load("tag_training", pyarrow.table({"number": np.flatnonzero(training)}))
+            self._duck.load("tag_training", {"number": np.flatnonzero(training)})
             rows = "tag_cells SEMI JOIN tag_training USING (number)"
         count, low, high = self._duck.row(
             f"SELECT count(DISTINCT name), min(w), max(w) FROM {rows}"
         )
-        start = f"{option('tags')}: column {self._found.name!r} has"
-        if not count:
-            self._wrong(f"{start} no names of nodes in training")
-            return
-        if count > MOST_NAMES:
-            self._wrong(
-                f"{start} {count:,} different names; at most {MOST_NAMES:,} become features: keep "
-                "those of several nodes with a query"
+        start = f"{option('tags')}: column {self._name!r} has"
+        if not 0 < count <= MOST_NAMES:
+            most = f"{count:,} different names; at most {MOST_NAMES:,} become features: keep those"
+            what = (
+                f"{most} of several nodes with a query"
+                if count
+                else "no names of nodes in training"
             )
+            self._wrong(f"{start} {what}")
             return
         self._duck.run(
             "CREATE TABLE tag_names AS SELECT name, row_number() OVER (ORDER BY name) - 1 AS place "
             f"FROM (SELECT DISTINCT name FROM {rows})"
         )
         names = [one for (one,) in self._duck.rows("SELECT name FROM tag_names ORDER BY place")]
-        self.tags = Column(
-            self._found.name,
+        self.column = Column(
+            self._name,
             TAGS,
-            tuple(f"{self._found.name}={name}" for name in names),
+            tuple(f"{self._name}={name}" for name in names),
             categories=tuple(names),
             low=float(low),
             high=float(high),
@@ -239,7 +220,7 @@ class TagTable(FeaturePart):
         """Loads the names of a training; says which names it has not seen."""
         import pyarrow
 
-        self.tags, places = known, np.arange(len(known.categories))
+        self.column, places = known, np.arange(len(known.categories))
         listed = pyarrow.table({"name": pyarrow.array(known.categories, "string"), "place": places})
         self._duck.load("tag_names", listed)
         rows, names, shown = self._duck.row(
@@ -264,11 +245,12 @@ class TagTable(FeaturePart):
 
     def _place(self) -> None:
         """Creates the entries of the features, and says what was added up, and who has none."""
+        self.width = len(self.column.features)
         self._duck.run(
             "CREATE TABLE tag_entries AS SELECT number, place, TRY_CAST(w AS FLOAT) AS w "
             "FROM tag_cells JOIN tag_names USING (name) WHERE w <> 0 ORDER BY number, place"
         )
-        self._filled, unfit, repeated, without = self._duck.row(
+        self.filled, unfit, repeated, without = self._duck.row(
             "SELECT count(*), count(*) FILTER (w IS NULL), "
             "(SELECT coalesce(sum(n - 1), 0)::BIGINT FROM tag_cells), "
             "(SELECT count(*) FROM nodes ANTI JOIN tag_entries USING (number)) FROM tag_entries"
@@ -279,20 +261,10 @@ class TagTable(FeaturePart):
                 "feature holds"
             )
         if repeated:
-            how = "counted" if self._found.value is None else "values added"
+            how = "counted" if self._value is None else "values added"
             self.notes.append(f"tags: {counted(repeated, 'repeated row')}: {how}")
         if without:
             self.notes.append(f"tags: {counted(without, 'node has', 'nodes have')} none: zeros")
-
-    @property
-    def width(self) -> int:
-        """Number of features."""
-        return len(self.tags.features)
-
-    @property
-    def filled(self) -> int:
-        """Number of values that are not zero."""
-        return self._filled
 
     def fill(self, x: npt.NDArray[np.float32]) -> None:
         """Fills `x`, zeros ``[nodes, width]``."""
@@ -313,23 +285,19 @@ def open_vectors(given: Any) -> tuple[str, npt.NDArray[Any]]:
     Raises:
         GraphError: it is no table of numbers ``[rows, width]``.
     """
-    if isinstance(given, str | Path):
+    path, name = Path("vectors"), "vectors"
+    if isinstance(given, str):
         path, name = Path(given), Path(given).stem
-        if path.suffix.lower() != ".npy":
-            raise GraphError(
-                f"{path}: {option('vectors')} takes an .npy file: numpy.save('vectors.npy', x)"
-            )
-        try:
-            table = map_npy(path, GraphError, fortran_too=True)
-        except FileNotFoundError:
-            raise GraphError(f"{path}: no such file") from None
-    else:
-        path, name, table = Path("vectors"), "vectors", np.asarray(given)
-    if table.ndim != 2 or table.dtype.kind not in "biuf" or not table.size:
-        raise GraphError(
-            f"{path}: {option('vectors')}: expected numbers [nodes, width]; got {table.dtype} "
-            f"{str(table.shape)[:60]}"
-        )
+        advice = f"{option('vectors')} takes an .npy file: numpy.save('vectors.npy', x)"
+        demand(path.suffix.lower() == ".npy", f"{path}: {advice}")
+        demand(path.exists(), f"{path}: no such file")
+        given = map_npy(path, GraphError, fortran_too=True)
+    table = np.asanyarray(given)
+    demand(
+        table.ndim == 2 and table.dtype.kind in "biuf" and table.size,
+        f"{path}: {option('vectors')}: expected numbers [nodes, width]; got {table.dtype} "
+        f"{str(table.shape)[:60]}",
+    )
     return name, table
 
 
@@ -338,19 +306,17 @@ def load_ids(duck: Duck, options: TableOptions) -> IdColumn:
 
     They are an `.npy` file, a list, or a table.
     """
-    given, path = options.vector_ids, isinstance(options.vector_ids, str | Path)
-    if isinstance(given, list | tuple | np.ndarray) or str(given).endswith(".npy"):
-        import pyarrow
-
-        ids = read_npy(Path(given), GraphError) if path else np.asarray(given)
-        name = str(given) if path else "vector_ids"
-        if ids.ndim != 1 or ids.dtype.kind not in "iuUO":
-            raise GraphError(
-                f"{name}: {option('vector_ids')}: expected integers or strings, one for each"
-            )
-        ids = ids if ids.dtype.kind in "iu" else np.array([str(one) for one in ids])
-        duck.load("vector_rows", pyarrow.table({"id": pyarrow.array(ids.tolist())}))
-        column = "id"
+    given, column = options.vector_ids, "id"
+    file = isinstance(given, str)
+    if not file or given.endswith(".npy"):
+        ids = read_npy(Path(given), GraphError) if file else np.asarray(given)
+        name = given if file else "vector_ids"
+        demand(
+            ids.ndim == 1 and ids.dtype.kind in "iuUO",
+            f"{name}: {option('vector_ids')}: expected integers or strings, one for each",
+        )
+        ids = ids if ids.dtype.kind in "iu" else ids.astype(str)
+        duck.load("vector_rows", {"id": ids.tolist()})
         source = Source(name, "vector_rows", duck.columns("vector_rows"))
     else:
         source = open_source(duck, given, role="vector_ids", options=options)
@@ -359,13 +325,9 @@ def load_ids(duck: Duck, options: TableOptions) -> IdColumn:
             f"CREATE TABLE vector_rows AS SELECT {quoted(column)} AS id FROM {source.relation}",
             where=source.name,
         )
-    rows = len(open_vectors(options.vectors)[1])
-    (found,) = duck.row("SELECT count(*) FROM vector_rows")
-    if found != rows:
-        raise GraphError(
-            f"{source.name}: {option('vector_ids')}: {counted(found, 'id')} for "
-            f"{counted(rows, 'vector')}"
-        )
+    rows, found = len(open_vectors(options.vectors)[1]), duck.count("vector_rows")
+    said = f"{option('vector_ids')}: {counted(found, 'id')} for {counted(rows, 'vector')}"
+    demand(found == rows, f"{source.name}: {said}")
     loaded = IdColumn(source, column, "vector_rows", "id")
     loaded.check_present(duck)
     return loaded
@@ -377,15 +339,20 @@ class VectorFeatures(MatrixFeatures):
 
     Attributes:
         path: the file's name in messages.
-        vectors: what becomes of them; their range is known after `look`.
+        column: what becomes of them; their range is known after `look`.
         notes: what was found.
         problems: what is wrong.
     """
 
     path: str = ""
-    vectors: Column = field(default_factory=lambda: Column("", VECTORS))
+    column: Column = field(default_factory=lambda: Column("", VECTORS))
     notes: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+
+    def wrong(self, message: str, name: str = "") -> None:
+        """Notes a problem with the vectors, or with their ids in a table of this name."""
+        of = option("vector_ids") if name else option("vectors")
+        self.problems.append(Problem(f"{name or self.path}: {of}: {message}"))
 
     def look(self, known: Column | None, training: npt.NDArray[np.bool_] | None) -> None:
         """Finds the range of the values and what is wrong with them.
@@ -395,36 +362,25 @@ class VectorFeatures(MatrixFeatures):
             training: whether each node is one that the range is taken from; None means all are.
         """
         if known is not None and len(known.features) != self.width:
-            self.problems.append(
-                Problem(
-                    f"{self.path}: {option('vectors')}: vectors of {self.width:,} numbers; in "
-                    f"training they had {len(known.features):,}"
-                )
-            )
+            before = f"in training they had {len(known.features):,}"
+            self.wrong(f"vectors of {self.width:,} numbers; {before}")
             return
         low, high = np.inf, -np.inf
         for rows, _, block in self.blocks():
-            wrong = np.argwhere(~np.isfinite(block))
-            if len(wrong):
-                node, place = (int(one) for one in wrong[0])
+            for node, place in np.argwhere(~np.isfinite(block))[:1]:
                 row = int(rows[node])
                 if self.places is not None:
                     row = int(np.flatnonzero(self.places == row)[0])
-                value = self.x[row, place]
-                self.problems.append(
-                    Problem(
-                        f"{self.path}: {option('vectors')}: {value} in row {row}, number {place} "
-                        "(from 0); a feature is a finite float32"
-                    )
-                )
+                where = f"{self.x[row, place]} in row {row}, number {place} (from 0)"
+                self.wrong(f"{where}; a feature is a finite float32")
                 return
             seen = block if training is None else block[training[rows]]
-            if seen.size:
-                low, high = min(low, float(seen.min())), max(high, float(seen.max()))
+            low = min(low, float(seen.min(initial=np.inf)))
+            high = max(high, float(seen.max(initial=-np.inf)))
         if low > high:
             low = high = 0.0
         if known is None:
-            self.vectors = replace(self.vectors, low=low, high=high)
+            self.column = replace(self.column, low=low, high=high)
         elif is_far(known, low, high):
             self.notes.append(
                 f"vectors: numbers far outside the training's range: {low:g} to {high:g}; in "
@@ -446,36 +402,32 @@ def place_vectors(
         order: the node table, or None.
     """
     name, table = open_vectors(options.vectors)
-    path = str(options.vectors) if isinstance(options.vectors, str | Path) else name
+    path = options.vectors if isinstance(options.vectors, str) else name
     names = tuple(f"{name}[{place}]" for place in range(table.shape[1]))
-    found = VectorFeatures(table, path=path, vectors=Column(name, VECTORS, names))
+    found = VectorFeatures(table, path=path, column=Column(name, VECTORS, names))
     found.notes.append(Usual(f"vectors: {path}: {found.width:,} numbers for each node"))
     if ids is None:
-        rows = 0 if order is None else int(duck.row("SELECT count(*) FROM node_rows")[0])
+        rows, pass_ids = (
+            0 if order is None else duck.count("node_rows"),
+            option("vector_ids", "FILE"),
+        )
         if order is None:
-            found.problems.append(
-                Problem(
-                    f"{path}: {option('vectors')}: without a node table nobody knows whose rows "
-                    f"these are; pass their ids with {option('vector_ids', 'FILE')}"
-                )
+            found.wrong(
+                "without a node table nobody knows whose rows these are; pass their ids with "
+                f"{pass_ids}"
             )
         elif rows != len(table):
-            found.problems.append(
-                Problem(
-                    f"{path}: {option('vectors')}: {len(table):,} rows for {counted(rows, 'row')} "
-                    f"of {order.name}; there must be one for each, in the same order, or ids of "
-                    f"the rows with {option('vector_ids', 'FILE')}"
-                )
+            found.wrong(
+                f"{len(table):,} rows for {counted(rows, 'row')} of {order.name}; there must be "
+                f"one for each, in the same order, or ids of the rows with {pass_ids}"
             )
         return found
     twice = duck.rows(
         "SELECT id::VARCHAR, min(rowid) + 1, max(rowid) + 1 FROM vector_rows GROUP BY id "
         "HAVING count(*) > 1 ORDER BY 2 LIMIT 1"
     )
-    if twice:
-        value, first, last = twice[0]
-        same = f"rows {first} and {last} have the same id {value!r}"
-        found.problems.append(Problem(f"{ids.source.name}: {option('vector_ids')}: {same}"))
+    for value, first, last in twice:
+        found.wrong(f"rows {first} and {last} have the same id {value!r}", ids.source.name)
         return found
     query = (
         f"SELECT coalesce(number, -1) FROM (SELECT rowid AS place, CAST(id AS {kind}) AS key "
@@ -483,9 +435,8 @@ def place_vectors(
     )
     (places,) = duck.arrays(query, where=ids.source.name)
     found.places = places.astype(np.int64)
-    (nodes,) = duck.row("SELECT count(*) FROM nodes")
     unknown = int((found.places < 0).sum())
-    without = nodes - (len(found.places) - unknown)
+    without = duck.count("nodes") - (len(found.places) - unknown)
     said = []
     if unknown:
         said.append(f"{counted(unknown, 'id is', 'ids are')} of no node: left out")
@@ -493,6 +444,6 @@ def place_vectors(
         said.append(f"{counted(without, 'node has', 'nodes have')} none: zeros")
     if unknown == len(table) or (options.strict and said):
         reason = said[0].split(":")[0] if unknown < len(table) else "none of the ids is a node's"
-        found.problems.append(Problem(f"{ids.source.name}: {option('vector_ids')}: {reason}"))
+        found.wrong(reason, ids.source.name)
     found.notes += [f"vectors: {one}" for one in said]
     return found

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import GraphError, StoreError, counted, option
+from graphcl.errors import GraphError, StoreError, counted, demand, option
 from graphcl.graphs.collection import fingerprint
 from graphcl.graphs.conversion import describe_reverse, find_reverse
 from graphcl.graphs.graph import Graph
@@ -36,7 +36,7 @@ from graphcl.tabular.nodes import NumberedNodes
 from graphcl.tabular.options import TableOptions, holds_tables
 from graphcl.tabular.originals import read_cells
 from graphcl.tabular.preparation import read_preparation, write_preparation
-from graphcl.tabular.report import EdgeCounts, TableReport, Usual, said_of
+from graphcl.tabular.report import EdgeCounts, TableReport, Usual, head_of, said_of
 from graphcl.tabular.tables import Tables, open_tables
 from graphcl.tabular.times import ages
 
@@ -66,15 +66,11 @@ def read_tables(edges: Any = None, nodes: Any = None, **options: Any) -> Any:
         GraphError: a table is wrong; the message names the table, row and column, the value, and
             what to do.
     """
-    given = {"nodes": nodes, **options}
-    given = {name: str(one) if isinstance(one, Path) else one for name, one in given.items()}
     source = str(edges) if isinstance(edges, Path) else edges
-    if holds_tables(source):
-        source, given["edges"] = None, source
-    found = TableOptions.named("read_tables", given)
-    if source is None and not found.is_typed:
-        raise GraphError("read_tables: edges are missing")
-    return load_tables(source, found)[0]
+    lists = {"edges": source} if holds_tables(source) else {}
+    found = TableOptions.named("read_tables", {"nodes": nodes, **options, **lists})
+    demand(lists or source is not None or found.is_typed, "read_tables: edges are missing")
+    return load_tables(None if lists else source, found)[0]
 
 
 def load_tables(edges: Any, options: TableOptions) -> tuple[Graph, TableReport]:
@@ -227,27 +223,22 @@ def _further(tables: Tables) -> int:
         return 0
     nodes, how = tables.plain, tables.plain.options.features
     if tables.lists[0].age is not None:  # edges have a feature; a type without any is filled in
-        if how == "both":
-            raise GraphError(
-                f"{option('features', 'both')}: not with the ages of edges; leave these out: "
-                f"{option('age', False)}"
-            )
+        leave = f"leave these out: {option('age', False)}"
+        demand(how != "both", f"{option('features', 'both')}: not with the ages of edges; {leave}")
         return 0
     further = len(FEATURE_NAMES) if how in ("structural", "both") else 0
-    if not nodes.num_features + further:
-        none = nodes.options.nodes is None
-        what = "no node table" if none else "no column that can be a feature"
-        raise GraphError(
-            f"the graph has no features ({what}): pass {option('nodes')} with numeric columns, or "
-            f"{option('features', 'structural')} to compute features from the edges alone"
-        )
+    what = "no node table" if nodes.options.nodes is None else "no column that can be a feature"
+    demand(
+        nodes.num_features + further,
+        f"the graph has no features ({what}): pass {option('nodes')} with numeric columns, or "
+        f"{option('features', 'structural')} to compute features from the edges alone",
+    )
     return further
 
 
 def _add_structural(nodes: NumberedNodes, edges: Relation, x: Any) -> None:
     """Fills the last columns of `x` with features from the edges alone."""
     x[:, nodes.num_features :] = structural_features(edges.indptr, edges.indices)
-    nodes.report.structural_features = list(FEATURE_NAMES)
     said = f"features from the edges alone: {'; '.join(FEATURE_NAMES)}"
     nodes.report.notes.append(Usual(said))
 
@@ -290,23 +281,24 @@ def _fill_relation(
     """
     typed, duck, weighted = tables.typed, table.duck, table.weight is not None
     source, target = one.types
-    if typed:
-        table.create_pairs(one)
+    if len(table.relations) > 1 or any(tables.nodes[end].report.added_nodes for end in one.types):
+        table.create_pairs(one)  # else they are there
     where = "u <> v" if source == target else "true"
-    (rows,) = duck.row(f"SELECT count(*) FROM pairs WHERE {where}")
+    rows = duck.count(f"pairs WHERE {where}")
     width, loops, time = one.features.width, one.rows - rows, one.features.age
     age = None if time is None else partial(ages, time)
-    key, counts = (source, one.name, target) if typed else EDGE, tables.report.counts
+    counts = tables.report.counts
     both = SymmetricEntries(duck, weighted, EdgeCounts() if typed else counts, age)
     undirected = not typed
     if source == target and typed and not table.options.directed and rows and not width:
         for _ in both:
             pass
         undirected = both.counts.symmetric
-    counts.self_loops = 0 if typed else loops
+    if not typed:
+        counts.rows, counts.dangling, counts.self_loops = one.rows, table.dangling, loops
     into: Any = InMemory()
     if store is not None:
-        (into,) = store.add_relation(key, undirected=undirected, self_loops_removed=loops)
+        (into,) = store.add_relation(one.key, undirected=undirected, self_loops_removed=loops)
     features = None
     if one.features.features is not None:
         beside = ArrayWriter(duck.folder, EDGE_DTYPES)
@@ -336,7 +328,7 @@ def _fill_relation(
     )
     arrays = {name: into.read(name) for name in EDGE_DTYPES if into.shape(name)}
     return Relation(
-        *key,
+        *one.key,
         **arrays,
         undirected=undirected,
         self_loops_removed=loops,
@@ -357,59 +349,51 @@ def _say_isolated(tables: Tables, relations: Iterable[Relation]) -> None:
             joined[source][relation.indices[start : start + BLOCK]] = True
     for kind, known in reversed(joined.items()):
         count, report = int((~known).sum()), tables.report
-        report.isolated_nodes += 0 if kind else count
         if count > MANY_ISOLATED * len(known):
-            of = f" of {kind}" if kind else ""
-            have = "has" if count == 1 else "have"
+            of, have = f" of {kind}" if kind else "", "has" if count == 1 else "have"
             said = f"{count:,} of {counted(len(known), 'node')}{of} {have} no edge"
             report.first.insert(0, f"warning: {said}")
         elif count:
-            head = f"nodes {kind}:" if kind else "nodes:"
-            report.notes.append(f"{head} {counted(count, 'node has', 'nodes have')} no edge")
+            said = f"{counted(count, 'node has', 'nodes have')} no edge"
+            report.notes.append(f"{head_of('nodes', kind)} {said}")
 
 
 def _edge_notes(table: EdgeList, kept: Mapping[Key, Relation], report: TableReport) -> list[str]:
     """Returns lines about the relations of a list of edges, and reports on their columns."""
-    notes, merged = table.take_notes(), "merged" if table.weight is None else "weights added"
-    if table.options.relation is not None:
+    merged, own = "merged" if table.weight is None else "weights added", table.options.relation
+    notes = said_of(head_of("edges", table.name if own is None else ""), table.notes)
+    if own is not None:
         listed = ", ".join(one.name for one in table.relations)
         count = counted(len(table.relations), "relation")
-        notes.append(Usual(f"edges: {table.options.relation!r} names {count}: {listed}"))
+        notes.append(Usual(f"edges: {own!r} names {count}: {listed}"))
     for one in table.relations:
-        source, target = one.types
-        found = kept.get((source, one.name, target) if one.name else EDGE)
+        found, head, counts = kept.get(one.key), head_of("edges", one.name), report.counts
         if found is None:  # another one read backwards
             continue
-        head, counts = f"edges {one.name}:" if one.name else "edges:", report.counts
+        repeated = counts.repeated
         if one.name:
-            how = f"{source} → {target} ({_how(table, one)})"
-            notes.append(Usual(f"{head} {counted(found.num_edges, 'edge')} {how}"))
+            repeated = one.rows - found.self_loops_removed - found.num_edges
+            parts = zip(table.columns, one.how, strict=True)
+            how = "guessed: " + "; ".join(f"{column!r}: {how}" for column, how in parts)
+            how = "given" if set(one.how) == {"given"} else how
+            ends = f"{found.source} → {found.target} ({how})"
+            notes.append(Usual(f"{head} {counted(found.num_edges, 'edge')} {ends}"))
             notes += said_of(head, one.features.notes)
             if one.features.fates:
-                report.relations[one.key] = one.features.fates
+                report.relations[":".join(one.key)] = one.features.fates
         if found.self_loops_removed:
             notes.append(f"{head} {counted(found.self_loops_removed, 'self-loop')} left out")
-        repeated = one.rows - found.self_loops_removed - found.num_edges
         if found.undirected and one.name:
             notes.append(f"{head} each is listed in both directions: undirected")
             continue
-        if not one.name:
-            repeated = counts.repeated
+        if counts.symmetric:
+            notes.append(Usual(f"{head} each is listed in both directions"))
+        elif counts.both_directions:
             both = counted(counts.both_directions, "edge is", "edges are")
-            if counts.symmetric:
-                notes.append(Usual(f"{head} each is listed in both directions"))
-            elif counts.both_directions:
-                notes.append(f"{head} {both} listed in both directions: {merged}")
+            notes.append(f"{head} {both} listed in both directions: {merged}")
         if repeated:
             notes.append(f"{head} {counted(repeated, 'repeated row')}: {merged}")
     return notes
-
-
-def _how(table: EdgeList, one: FoundRelation) -> str:
-    if set(one.how) == {"given"}:
-        return "given"
-    parts = zip(table.columns, one.how, strict=True)
-    return "guessed: " + "; ".join(f"{column!r}: {how}" for column, how in parts)
 
 
 # Opening

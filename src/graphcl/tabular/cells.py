@@ -8,8 +8,8 @@ Texts write numbers and dates in several ways: ``1.169,00`` or ``1,169.00``, ``2
 one way alone. It is kept in the preparation, so tables that a model reads later are read alike.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from graphcl.errors import option
 from graphcl.tabular.duck import Duck, literal, quoted
@@ -84,18 +84,17 @@ def plain(source: Source, name: str) -> str:
 
 
 def kind_of_type(kind: str) -> str:
-    """Returns what a typed column is: number, date, time, duration, vector, text; or empty."""
+    """Returns what a typed column is: number, date, duration, vector, text; or empty."""
     if kind.endswith("]"):
         return "vector" if any(word in kind for word in _NUMBERS[:-1]) else ""
     if kind == "DATE" or kind.startswith("TIMESTAMP"):
         return "date"
-    if kind in ("TIME", "INTERVAL"):
-        return "time" if kind == "TIME" else "duration"
+    if kind == "INTERVAL":
+        return "duration"
     if kind in ("VARCHAR", "UUID") or kind.startswith("ENUM"):
         return "text"
-    if kind.startswith(("STRUCT", "MAP", "UNION")):
-        return ""
-    return "number" if any(word in kind for word in _NUMBERS) else ""
+    nested = kind.startswith(("STRUCT", "MAP", "UNION"))
+    return "number" if not nested and any(word in kind for word in _NUMBERS) else ""
 
 
 def number(source: Source, name: str) -> str:
@@ -141,24 +140,6 @@ def duration(source: Source, name: str) -> str:
     )
 
 
-def clock(name: str) -> str:
-    """Returns an SQL expression for the seconds since midnight of a time of day."""
-    return f"epoch({quoted(name)})"
-
-
-@dataclass
-class Written:
-    """How the values of columns are written, as far as it is not the plain way.
-
-    Attributes:
-        forms: the decimal mark or the format of dates, by column.
-        problems: columns that can be read in two ways, or not as the option says, by name.
-    """
-
-    forms: dict[str, str] = field(default_factory=dict)
-    problems: dict[str, Problem] = field(default_factory=dict)
-
-
 def with_formats(source: Source, columns: Iterable[Column]) -> Source:
     """Returns a table whose texts are read as a preparation says."""
     texts = [one for one in columns if is_written(source, one.name)]
@@ -167,86 +148,58 @@ def with_formats(source: Source, columns: Iterable[Column]) -> Source:
     return replace(source, decimals=decimals, dates=dates) if decimals or dates else source
 
 
-def find_decimals(
-    duck: Duck, source: Source, names: Sequence[str], said: str | None, *, strict: bool
-) -> Written:
-    """Finds the decimal marks of columns of texts that may be numbers.
+def with_mark(source: Source, name: str, mark: str | None) -> Source:
+    """Returns a table whose column of texts is read with a decimal mark, if one is given."""
+    given = mark and is_written(source, name)
+    return replace(source, decimals={name: mark}) if given else source
+
+
+def find_forms(
+    duck: Duck, source: Source, kind: str, names: Sequence[str], said: str | None, *, strict: bool
+) -> tuple[dict[str, str], dict[str, Problem]]:
+    """Finds how columns of texts write numbers or dates, where they do so in one way alone.
 
     Args:
         duck: the session.
         source: the table.
-        names: columns of texts; without `said`, those that are not plain numbers.
-        said: the mark that the caller gives, or None.
+        kind: ``decimal`` or ``date_format``, as options name it.
+        names: columns of texts; of numbers and without `said`, those that are not plain numbers.
+        said: the mark or format that the caller gives, or None.
         strict: refuse a guess.
+
+    Returns:
+        The decimal mark or the format of dates by column, as far as it is not the plain way, and
+        the columns that can be read in two ways, or not as the option says.
     """
-    tests = {mark: marked(mark) for mark in ((said,) if said else MARKS)}
-
-    def doubt(name: str, fitting: Sequence[str]) -> Problem:
-        start = f"{source.name}: column {name!r}"
-        if len(fitting) == 1:
-            return Problem(
-                f"{start} holds numbers with the decimal mark {fitting[0]!r}: read them with "
-                f"{option('decimal', fitting[0])}",
-                ("decimal", fitting[0]),
-            )
-        cell = _first(duck, source, name, f"contains({quoted(name)}::VARCHAR, ',')")[1]
-        return Problem(
-            f"{start}: {short(cell)} has a comma before three digits, as all its values: a decimal "
-            f"comma, or thousands? Say it: {option('decimal', ',')} or {option('decimal', '.')}"
+    if kind == "decimal":
+        tests = {mark: marked(mark) for mark in ((said,) if said else MARKS)}
+        what, leave = "numbers with the decimal mark {!r}: read them", ""
+        asked = (
+            "{} has a comma before three digits, as all its values: a decimal comma, or thousands?"
         )
-
-    found = _find(duck, source, names, tests, doubt, strict=strict and not said)
-    if said and not source.decimals:
-        for name in names:
-            problem = None if name in found.forms else _other_mark(duck, source, name, said)
-            if problem is not None:
-                found.problems[name] = problem
-    return found
-
-
-def find_dates(
-    duck: Duck, source: Source, names: Sequence[str], said: str | None, *, strict: bool
-) -> Written:
-    """Finds the formats of columns of texts that may be dates; arguments as `find_decimals`."""
-    formats = (said,) if said else DATES
-    tests = {one: f"{moment('{0}', one)} IS NOT NULL" for one in formats}
-
-    def doubt(name: str, fitting: Sequence[str]) -> Problem:
-        start = f"{source.name}: column {name!r}"
-        options = " or ".join(option("date_format", one) for one in fitting)
-        if len(fitting) == 1:
-            return Problem(
-                f"{start} holds dates: read them with {options}, or leave the column out with "
-                f"{option('ignore', name)}",
-                ("date_format", fitting[0]),
-            )
-        cell = _first(duck, source, name, "true")[1]
-        return Problem(
-            f"{start}: is {short(cell)} day and month, or month and day? All its values can be "
-            f"read both ways; say it: {options}"
-        )
-
-    return _find(duck, source, names, tests, doubt, strict=strict and not said)
-
-
-def _find(
-    duck: Duck,
-    source: Source,
-    names: Sequence[str],
-    tests: Mapping[str, str],
-    doubt: Callable[[str, Sequence[str]], Problem],
-    *,
-    strict: bool,
-) -> Written:
-    """Finds the columns all of whose values pass one test; several, or `strict`, are a problem."""
-    found = Written()
+    else:
+        tests = {one: f"{moment('{0}', one)} IS NOT NULL" for one in ((said,) if said else DATES)}
+        what, leave = "dates: read them", ", or leave the column out with {}"
+        asked = "is {} day and month, or month and day? All its values can be read both ways;"
+    forms, problems = dict[str, str](), dict[str, Problem]()
+    shown = "contains({}::VARCHAR, ',')" if kind == "decimal" else "true"
     for name, there, counts in _counts(duck, source, names, tests):
         fitting = [form for form in tests if there and counts[form] == there]
-        if len(fitting) > 1 or (fitting and strict):
-            found.problems[name] = doubt(name, fitting)
+        start, ways = f"{source.name}: column {name!r}", [option(kind, form) for form in fitting]
+        if len(fitting) == 1 and (said or not strict):
+            forms[name] = fitting[0]
+        elif len(fitting) == 1:
+            read = f"{start} holds {what.format(fitting[0])} with {ways[0]}"
+            left = leave.format(option("ignore", name))
+            problems[name] = Problem(read + left, (kind, fitting[0]))
         elif fitting:
-            found.forms[name] = fitting[0]
-    return found
+            cell = short(_first(duck, source, name, shown.format(quoted(name)))[1])
+            say = f"{asked.format(cell)}{' S' if kind == 'decimal' else ' s'}ay it: "
+            problems[name] = Problem(f"{start}: {say}{' or '.join(ways)}")
+        elif kind == "decimal" and said and not source.decimals:
+            problem = _other_mark(duck, source, name, said)
+            problems |= {} if problem is None else {name: problem}
+    return forms, problems
 
 
 def find_codes(duck: Duck, source: Source, names: Sequence[str]) -> dict[str, str]:

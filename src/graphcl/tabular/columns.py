@@ -15,12 +15,12 @@ are written in the usual form of an integer. One `007`, `1e3` or number of more 
 all of them strings.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from graphcl.errors import GraphError, counted, is_command, option, suggestion
+from graphcl.errors import GraphError, counted, demand, is_command, option, suggestion
 from graphcl.tabular.duck import Duck, quoted
 from graphcl.tabular.features import BLOCK_COLUMNS
 from graphcl.tabular.options import COLUMNS, TableOptions, having
@@ -50,13 +50,11 @@ def find(source: Source, name: str, keyword: str) -> str:
 
     `keyword` is the parameter that names it, for messages.
     """
-    if name in source.columns:
-        return name
-    for found in having(source.columns, [name]):
-        return found
-    near = suggestion(name, source.columns)
+    found = [name] if name in source.columns else having(source.columns, [name])
+    near = "" if found else suggestion(name, source.columns)
     where = f"{source.name}: {option(keyword)}"
-    raise GraphError(f"{where}: no column {name!r}; it has {_listed(source)}{near}")
+    demand(found, f"{where}: no column {name!r}; it has {_listed(source)}{near}")
+    return found[0]
 
 
 def find_all(source: Source, names: Iterable[str], keyword: str) -> tuple[str, ...]:
@@ -69,11 +67,11 @@ def ends(source: Source, first: str | None, second: str | None) -> tuple[str, st
 
     A column that is not given is guessed from its name; failing that, the first columns are taken.
     """
-    if len(source.columns) < 2:
-        raise GraphError(
-            f"{source.name}: has one column ({_listed(source)}); an edge needs two ends; "
-            "check that the delimiter is a comma, tab, semicolon or bar"
-        )
+    demand(
+        len(source.columns) > 1,
+        f"{source.name}: has one column ({_listed(source)}); an edge needs two ends; "
+        "check that the delimiter is a comma, tab, semicolon or bar",
+    )
     start = find(source, first, "source_column") if first else None
     end = find(source, second, "target_column") if second else None
     how = "given" if start and end else "guessed by name"
@@ -84,8 +82,7 @@ def ends(source: Source, first: str | None, second: str | None) -> tuple[str, st
         rest = [name for name in source.columns if name not in (start, end)]
         start = start or rest.pop(0)
         end = end or rest.pop(0)
-    if start == end:
-        raise GraphError(f"{source.name}: column {start!r} cannot be both ends of an edge")
+    demand(start != end, f"{source.name}: column {start!r} cannot be both ends of an edge")
     return start, end, how
 
 
@@ -197,23 +194,20 @@ class IdColumn:
     def check_present(self, duck: Duck) -> None:
         """Refuses a row without an id, and an id with a NUL byte."""
         column, kind = quoted(self.column), self.source.columns[self.name]
-        empty = f"({column} IS NULL OR {column} = '')" if kind == "VARCHAR" else f"{column} IS NULL"
-        self._refuse(duck, empty, "column {0!r} is empty; every row needs an id there", ":")
-        if kind in TEXTS:
-            nul = f"contains({column}::VARCHAR, chr(0))"
-            self._refuse(duck, nul, "column {0!r}: the id contains a NUL byte; remove it", ",")
-
-    def _refuse(self, duck: Duck, condition: str, what: str, mark: str) -> None:
-        query = f"SELECT rowid + 1 FROM {self.table} WHERE {condition} ORDER BY rowid LIMIT 1"
-        for (row,) in duck.rows(query):
-            raise GraphError(f"{self.source.name}: row {row}{mark} {what.format(self.name)}")
+        where, named = self.source.name, f"column {self.name!r}"
+        empty = f"{column} IS NULL" + (f" OR {column} = ''" if kind == "VARCHAR" else "")
+        for row, _ in duck.first(self.table, empty):
+            raise GraphError(f"{where}: row {row}: {named} is empty; every row needs an id there")
+        nul = f"contains({column}::VARCHAR, chr(0))" if kind in TEXTS else "false"
+        for row, _ in duck.first(self.table, nul):
+            raise GraphError(f"{where}: row {row}, {named}: the id contains a NUL byte; remove it")
 
     def padding(self, duck: Duck) -> list[str]:
         """Returns a line if ids of an untyped file begin or end with a space."""
         if not self.source.untyped:
             return []
         column = quoted(self.column)
-        (count,) = duck.row(f"SELECT count(*) FROM {self.table} WHERE {column} <> trim({column})")
+        count = duck.count(f"{self.table} WHERE {column} <> trim({column})")
         ids = counted(count, "id begins or ends", "ids begin or end")
         said = f"{self.source.name}: in {self.name!r} {ids} with a space, which is kept"
         return [said] if count else []
@@ -228,11 +222,11 @@ class IdColumn:
             if high is None or (low >= -(2**63) and high < 2**63):
                 return "BIGINT"
             return "UBIGINT" if low >= 0 and high < 2**64 else "VARCHAR"
-        if given not in TEXTS:
-            raise GraphError(
-                f"{self.source.name}: column {self.name!r} is {given}; ids are integers or "
-                f'strings: cast it in a query: SELECT CAST("{self.name}" AS BIGINT), …'
-            )
+        demand(
+            given in TEXTS,
+            f"{self.source.name}: column {self.name!r} is {given}; ids are integers or "
+            f'strings: cast it in a query: SELECT CAST("{self.name}" AS BIGINT), …',
+        )
         if not self.source.untyped:
             return "VARCHAR"
         (whole,) = duck.row(
@@ -284,20 +278,35 @@ class Held:
         return self.shares.get(column, {}).get(end, 0.0)
 
 
-def read_ends(edges: "EdgeList") -> None:
-    """Reads the columns of a list of edges that may be its ends."""
-    source, excluded = edges.source, (edges.relation_column, edges.options.weight)
-    left = having(source.columns, [one for one in excluded if one])
-    likely = [one for one in source.columns if one not in left]
-    wanted = {*edges.columns, *(likely[: MOST - 2] if edges.how != "given" else ())}
-    picked = [one for one in source.columns if one in wanted and may_be_ids(source, one)]
-    if picked:
-        rows = _read(edges.duck, source, picked, ROWS)
-        edges.values = {one: _distinct(rows.column(place)) for place, one in enumerate(picked)}
+def read_ends(duck: Duck, lists: Iterable["EdgeList"]) -> dict[End, int]:
+    """Reads the columns of lists that may be their ends into ``wanted`` (place, value).
+
+    Returns:
+        How many values each of them has, in the order of places.
+    """
+    ends: dict[End, int] = {}
+    duck.run("CREATE TABLE wanted (place INT, value VARCHAR)")
+    for one in lists:
+        source, excluded = one.source, (one.relation_column, one.options.weight)
+        left = having(source.columns, [name for name in excluded if name])
+        likely = [name for name in source.columns if name not in left]
+        wanted = {*one.columns, *(likely[: MOST - 2] if one.how != "given" else ())}
+        picked = [name for name in source.columns if name in wanted and may_be_ids(source, name)]
+        ends |= dict.fromkeys([(one.text, name) for name in picked], 0)
+        places = list(range(len(ends) - len(picked), len(ends)))
+        texts = ", ".join(f"{quoted(name)}::VARCHAR" for name in picked)
+        one.duck.run(
+            f"INSERT INTO main.wanted SELECT DISTINCT * FROM (SELECT unnest({places}), "
+            f"unnest([{texts}]::VARCHAR[]) AS v FROM (FROM {source.relation} LIMIT {ROWS})) "
+            "WHERE v IS NOT NULL",
+            where=source.name,
+        )
+    sizes = dict(duck.rows("SELECT place, count(*) FROM wanted GROUP BY place"))
+    return {end: sizes.get(place, 0) for place, end in enumerate(ends)}
 
 
 def node_table(
-    duck: Duck, source: Source, kind: str, options: TableOptions, lists: Sequence["EdgeList"]
+    duck: Duck, source: Source, kind: str, options: TableOptions, ends: Mapping[End, int]
 ) -> Held:
     """Reads the columns of a node table that may hold its ids.
 
@@ -306,7 +315,7 @@ def node_table(
         source: the table.
         kind: its type; empty in a plain graph.
         options: those of this table.
-        lists: the lists of edges.
+        ends: what `read_ends` returned.
     """
     # In a plain graph, the name of the file is what its nodes are called.
     called = kind or source.name.rpartition("/")[2].partition(".")[0]
@@ -318,7 +327,7 @@ def node_table(
     picked = [one for one in picked if may_be_ids(source, one)]
     held.ranks = {one: rank(one, called) for one in picked}
     if picked:
-        _compare(duck, source, held, lists)
+        _compare(duck, source, held, ends)
     if options.duplicates != "refuse":
         held.unique |= {one for one in held.shares if held.ranks[one] < OTHER}
     return held
@@ -327,18 +336,6 @@ def node_table(
 def may_be_ids(source: Source, column: str) -> bool:
     """Returns whether the type of a column is one that ids have."""
     return source.columns[column] in (*INTEGERS, *WIDE, *TEXTS)
-
-
-def _read(duck: Duck, source: Source, columns: Sequence[str], rows: int) -> Any:
-    picked = ", ".join(f"{quoted(one)}::VARCHAR AS c{place}" for place, one in enumerate(columns))
-    query = f"SELECT {picked} FROM {source.relation} LIMIT {rows}"
-    return duck.table(query, where=source.name)
-
-
-def _distinct(values: Any) -> Any:
-    import pyarrow.compute
-
-    return pyarrow.compute.unique(values.combine_chunks()).drop_null()
 
 
 def _candidates(
@@ -360,16 +357,17 @@ def _candidates(
         names = [one for place, one in enumerate(names) if place < MOST or ranks[one] < OTHER]
     if not names:
         return [held.column]
-    head = _read(duck, source, names, HEAD)
-    kept = []
-    for place, one in enumerate(names):
-        column = head.column(place)
-        values = _distinct(column)
-        whole = len(values) == len(column) and "" not in values.to_pylist()[:HEAD]
-        # An id that is there twice by mistake is refused later, by its column's name.
-        often = options.duplicates != "refuse" or 2 * len(values) >= len(column)
-        if whole or ((ranks[one] < OTHER or one == held.column) and often):
-            kept.append(one)
+    # An id that is there twice by mistake is refused later, by its column's name.
+    least = 0.0 if options.duplicates != "refuse" else 0.5
+    counts = ", ".join(f"count(DISTINCT nullif({quoted(one)}::VARCHAR, ''))" for one in names)
+    rows, *distinct = duck.row(
+        f"SELECT count(*), {counts} FROM (FROM {source.relation} LIMIT {HEAD})", where=source.name
+    )
+    kept = [
+        one
+        for one, count in zip(names, distinct, strict=True)
+        if count == rows or ((ranks[one] < OTHER or one == held.column) and count >= least * rows)
+    ]
     kept = sorted(kept, key=lambda one: ranks[one])[:MOST]
     return kept or [held.column]
 
@@ -379,37 +377,19 @@ def _texts(options: TableOptions, name: str) -> Iterable[str]:
     return (value,) if isinstance(value, str) else value or ()
 
 
-def _compare(duck: Duck, source: Source, held: Held, lists: Sequence["EdgeList"]) -> None:
+def _compare(duck: Duck, source: Source, held: Held, ends: Mapping[End, int]) -> None:
     """Counts in one scan which values of which ends each column holds."""
-    import pyarrow
-
-    ends = [(one.text, column) for one in lists for column in one.values]
-    sizes = [len(one.values[column]) for one in lists for column in one.values]
-    values = [values for one in lists for values in one.values.values()]
-    columns = list(held.ranks)
-    if not sum(sizes):
-        return
-    places = [place for place, size in enumerate(sizes) for _ in range(size)]
-    wanted = duck.register(
-        "wanted_ends",
-        pyarrow.table(
-            {
-                "place": pyarrow.array(places, pyarrow.int32()),
-                "value": pyarrow.concat_arrays([one.cast(pyarrow.string()) for one in values]),
-            }
-        ),
-    )
+    columns, listed = list(held.ranks), list(ends)
     texts = ", ".join(f"{quoted(one)}::VARCHAR" for one in columns)
-    numbers = ", ".join(map(str, range(len(columns))))
     found = duck.rows(
         f"SELECT c, place, count(DISTINCT value) FROM (SELECT unnest([{texts}]) AS v, "
-        f"unnest([{numbers}]) AS c FROM {source.relation}) JOIN {wanted} ON v = value "
-        "GROUP BY c, place",
+        f"unnest({list(range(len(columns)))}) AS c FROM {source.relation}) "
+        "JOIN main.wanted ON v = value GROUP BY c, place",
         where=source.name,
     )
     for column, place, count in found:
-        shares = held.shares.setdefault(columns[column], {})
-        shares[ends[place]] = count / sizes[place]
+        end = listed[place]
+        held.shares.setdefault(columns[column], {})[end] = count / ends[end]
     likely = [one for one in columns if one in held.shares]
     held.unique = set(likely)
     if len(likely) > 1:
@@ -420,15 +400,15 @@ def _compare(duck: Duck, source: Source, held: Held, lists: Sequence["EdgeList"]
         held.unique = {one for one, count in zip(likely, distinct, strict=True) if count == rows}
 
 
-def choose(tables: Sequence[Held], lists: Sequence["EdgeList"]) -> None:
-    """Sets the columns of ids and of ends that join most edges.
+def choose(tables: Sequence[Held], lists: Sequence["EdgeList"], known: Iterable[End]) -> None:
+    """Sets the columns of ids and of ends that join most edges; `known` are ends that were read.
 
     Raises:
         GraphError: the column that is named like one of ids holds many of the ends, and another
             column holds more; or it has a value twice, and another has not.
     """
     for one in lists:
-        _choose_ends(one, tables)
+        _choose_ends(one, tables, [column for text, column in known if text == one.text])
     ends = [(one.text, column) for one in lists for column in one.columns]
     named = {end: _named(end, tables) for end in ends}
 
@@ -469,7 +449,7 @@ def choose(tables: Sequence[Held], lists: Sequence["EdgeList"]) -> None:
         _refuse_doubt(held, max(ends, key=partial(share, held, held.column)))
 
 
-def _choose_ends(listed: "EdgeList", tables: Sequence[Held]) -> None:
+def _choose_ends(listed: "EdgeList", tables: Sequence[Held], columns: Iterable[str]) -> None:
     """Takes other columns of a list if those that were guessed hold no ids of nodes."""
     if listed.how == "given":
         return
@@ -480,7 +460,7 @@ def _choose_ends(listed: "EdgeList", tables: Sequence[Held]) -> None:
 
     if all(held(column) > 0 for column in listed.columns):
         return
-    others = [column for column in listed.values if held(column) >= HALF]
+    others = [column for column in columns if held(column) >= HALF]
     if len(others) > 1:
         listed.columns, listed.how = (others[0], others[1]), OTHER_ENDS
 
@@ -493,38 +473,34 @@ def _named(end: End, tables: Sequence[Held]) -> str:
 
 
 def _refuse_doubt(held: Held, end: End) -> None:
-    most = held.share(held.column, end)
+    most, of = held.share(held.column, end), held.kind
     for other in held.ranks:
-        less = held.share(other, end)
+        less, unique = held.share(other, end), other in held.unique
         if held.ranks[other] >= held.ranks[held.column] or less < HALF:
             continue
-        if other not in held.unique and held.ranks[other] < FOREIGN:
-            raise GraphError(
-                f"{held.table}: which column has the ids? Edges name what {held.column!r} holds, "
-                f"once each, and what {other!r} holds, some several times; say it: "
-                f"{option('id_column', held.column, of=held.kind)} or "
-                f"{option('id_column', other, of=held.kind)}{' ' if is_command() else ', '}"
-                f"{option('duplicates', 'first')}"
-            )
-        if other in held.unique and less < most:
-            raise GraphError(
-                f"{held.table}: which column has the ids? Of what edges name in {end[1]!r}, "
-                f"{held.column!r} holds {most:.1%} and {other!r} {less:.1%}; say it: "
-                f"{option('id_column', held.column, of=held.kind)} or "
-                f"{option('id_column', other, of=held.kind)}"
-            )
+        either = " or ".join(option("id_column", one, of=of) for one in (held.column, other))
+        twice = f"{' ' if is_command() else ', '}{option('duplicates', 'first')}"
+        start = f"{held.table}: which column has the ids?"
+        demand(
+            unique or held.ranks[other] >= FOREIGN,
+            f"{start} Edges name what {held.column!r} holds, once each, and what {other!r} holds, "
+            f"some several times; say it: {either}{twice}",
+        )
+        demand(
+            not unique or less >= most,
+            f"{start} Of what edges name in {end[1]!r}, {held.column!r} holds {most:.1%} and "
+            f"{other!r} {less:.1%}; say it: {either}",
+        )
 
 
 def first_line(tables: Iterable[Held], lists: Iterable["EdgeList"]) -> str:
     """Returns one line on all that was guessed of ids and ends; empty if all was given."""
     ids, ends = dict[str, list[str]](), dict[str, list[str]]()
-    for table in tables:
-        if table.how != "given":
-            ids.setdefault(repr(table.column), []).append(table.kind or table.table)
-    for one in lists:
-        if one.how != "given":
-            columns = f"{one.columns[0]!r} and {one.columns[1]!r}"
-            ends.setdefault(columns, []).append(one.text or one.source.name)
+    for table in (one for one in tables if one.how != "given"):
+        ids.setdefault(repr(table.column), []).append(table.kind or table.table)
+    for one in (one for one in lists if one.how != "given"):
+        columns = f"{one.columns[0]!r} and {one.columns[1]!r}"
+        ends.setdefault(columns, []).append(one.text or one.source.name)
     parts = [
         f"{what} in " + ", ".join(f"{columns} of {', '.join(of)}" for columns, of in found.items())
         for what, found in (("ids", ids), ("ends", ends))

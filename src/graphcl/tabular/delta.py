@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import GraphError, counted, option
+from graphcl.errors import GraphError, counted, demand, option
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import Key, Relation
 from graphcl.store.header import MASKS
 from graphcl.tabular import columns as table_columns
 from graphcl.tabular.build import fill_graph
-from graphcl.tabular.columns import IdColumn
 from graphcl.tabular.duck import Duck, quoted
 from graphcl.tabular.edges import find_ends
 from graphcl.tabular.nodes import NodeSource, NoRowsError, NumberedNodes
@@ -125,10 +124,10 @@ def read_new(
     Raises:
         GraphError: a table is wrong; the message says where.
     """
-    if not nodes and options.tags is not None:
-        raise GraphError(
-            f"update: {option('tags')} needs {option('nodes')}, which names the nodes that change"
-        )
+    demand(
+        nodes or options.tags is None,
+        f"update: {option('tags')} needs {option('nodes')}, which names the nodes that change",
+    )
     if not nodes and not edges:
         return NewTables()
     chosen = {
@@ -324,13 +323,12 @@ def _new_nodes(own: Nodes, numbered: NumberedNodes, one: "_Columns | None") -> N
     if one is None:
         return NewNodes(listed)
     filled = numbered.report.filled_values
-    if one.exact and filled:
-        missing = counted(filled, "value is", "values are")
-        raise GraphError(f"{one.table}: {missing} missing; every feature needs one")
-    width = own.num_features
-    if width != len(one.features):
-        wanted = f"the graph has {len(one.features)}"
-        raise GraphError(f"{one.table}: has {counted(width, 'feature')}; {wanted}")
+    missing = counted(filled, "value is", "values are")
+    known = not (one.exact and filled)
+    demand(known, f"{one.table}: {missing} missing; every feature needs one")
+    width, wanted = own.num_features, f"the graph has {len(one.features)}"
+    fits = width == len(one.features)
+    demand(fits, f"{one.table}: has {counted(width, 'feature')}; {wanted}")
     rows = own.num_nodes - numbered.report.added_nodes  # nodes that edges add come last
     masks = {mask: getattr(own, mask) for mask in MASKS if getattr(own, mask) is not None}
     return NewNodes(
@@ -375,7 +373,7 @@ class _Columns:
         self.exact = False
         self.table = table
         with Duck() as duck:  # to look at its columns; it is read later
-            opened = NodeSource(duck, given, options)
+            opened = NodeSource(duck, given, options, options.node_ids)
         source = opened.source
         if opened.matrix is not None or source is None:
             self.options = replace(options, label=(), split=None, preparation=None)
@@ -400,16 +398,14 @@ class _Columns:
             self._reduce(source, prepared, width)
             trained = {column.name for column in prepared.columns}
             extra = [repr(name) for name in names if name not in trained]
-            if extra:
-                columns = counted(len(extra), "column is", "columns are")
-                why = "not used, because the model was not trained on them"
-                self.notes.append(f"nodes: {columns} {why}: {listed(extra)}")
+            columns = counted(len(extra), "column is", "columns are")
+            why = "not used, because the model was not trained on them"
+            self.notes += [f"nodes: {columns} {why}: {listed(extra)}"] if extra else []
 
     def _reduce(self, source: Source, prepared: Preparation, width: int) -> None:
         """Leaves out what the table does not have."""
-        if len(prepared.features) != width:
-            wanted = f"{len(prepared.features)} features come from tables"
-            raise GraphError(f"{source.name}: {wanted}, and the graph has {width}")
+        wanted = f"{len(prepared.features)} features come from tables, and the graph has {width}"
+        demand(len(prepared.features) == width, f"{source.name}: {wanted}")
         parts = [(one.name, one.features, one.name in source.columns) for one in prepared.columns]
         beside = {one.kind: getattr(self.options, one.kind) is not None for one in prepared.beside}
         parts += [(option(one.kind), one.features, beside[one.kind]) for one in prepared.beside]
@@ -429,11 +425,9 @@ def _as_they_are(source: Source, names: Sequence[str], width: int) -> Preparatio
     for name in names:
         if found := table_columns.refusal(source, name):  # as a feature it would leak
             raise GraphError(found[0])
-    if len(names) != width:
-        raise GraphError(
-            f"{source.name}: has {counted(len(names), 'column')} of features; the graph "
-            f"has {width}, and they are taken in order"
-        )
+    columns = f"has {counted(len(names), 'column')} of features"
+    order = f"the graph has {width}, and they are taken in order"
+    demand(len(names) == width, f"{source.name}: {columns}; {order}")
     return Preparation(tuple(Column(one, NUMBER, (one,), low=-_FAR, high=_FAR) for one in names))
 
 
@@ -457,12 +451,11 @@ def read_ids(given: Any, options: TableOptions) -> tuple[Array, list[str]]:
         wanted = having(source.columns, [options.id_column] if options.id_column else ())
         name, how = table_columns.identity(source, wanted[0] if wanted else None)
         duck.run(f"CREATE TABLE gone AS SELECT {quoted(name)} AS key FROM {source.relation}")
-        column = IdColumn(source, name, "gone", "key")
+        column = table_columns.IdColumn(source, name, "gone", "key")
         column.check_present(duck)
         kind = column.kind(duck)
         rows = duck.rows(f"SELECT DISTINCT CAST(key AS {kind}) AS key FROM gone ORDER BY key")
-        if not rows:
-            raise GraphError(f"{source.name}: has no rows, so nothing would change; leave it out")
+        demand(rows, f"{source.name}: has no rows, so nothing would change; leave it out")
         types: dict[str, Any] = {"BIGINT": np.int64, "UBIGINT": np.uint64}
         note = Usual(f"nodes to remove: {source.name}: ids in {name!r} ({how})")
         return np.array([one for (one,) in rows], types.get(kind, np.str_)), [note]

@@ -104,6 +104,20 @@ class Duck:
         """Returns the first row of a query."""
         return self.rows(sql, where=where)[0]
 
+    def first(
+        self, table: str, condition: str, cell: str = "NULL", *, where: str = "tables"
+    ) -> list[tuple[int, str]]:
+        """Returns the first row of a table of the session where a condition holds, if any does.
+
+        It is a number, from 1, and the text of a cell, an SQL expression.
+        """
+        query = f"SELECT rowid + 1, ({cell})::VARCHAR FROM {table} WHERE {condition}"
+        return self.rows(f"{query} ORDER BY rowid LIMIT 1", where=where)
+
+    def count(self, rows: str) -> int:
+        """Returns how many rows there are of ``TABLE``, or of ``TABLE WHERE CONDITION``."""
+        return int(self.row(f"SELECT count(*) FROM {rows}")[0])
+
     def arrays(self, sql: str, *, where: str = "tables") -> list[npt.NDArray[Any]]:
         """Returns the columns of a query as arrays."""
         return [column.to_numpy() for column in self.table(sql, where=where).columns]
@@ -117,6 +131,14 @@ class Duck:
         reader = self._ask(lambda: self._connection.sql(sql).to_arrow_reader(rows), where)
         while (batch := self._ask(lambda: next(reader, None), where)) is not None:
             yield batch
+
+    def numbered(self, sql: str, *, where: str, rows: int) -> Iterator[tuple[int, Any]]:
+        """Yields the number of the first row, and a record batch, of those that are not empty."""
+        first = 0
+        for batch in self.batches(sql, where=where, rows=rows):
+            if batch.num_rows:
+                yield first, batch
+            first += batch.num_rows
 
     def _said(self, error: Exception, where: str) -> GraphError:
         """Returns an error of DuckDB in our words."""
@@ -133,9 +155,11 @@ class Duck:
         described = self.rows(f"DESCRIBE SELECT * FROM {relation}", where=where)
         return {name: kind for name, kind, *_ in described}
 
-    def load(self, table: str, arrow: Any) -> None:
-        """Appends an Arrow table to a table of the session, which is created if needed."""
-        self._connection.register("arriving", arrow)
+    def load(self, table: str, columns: Any) -> None:
+        """Appends columns, by name or as Arrow, to a table of the session, or creates one."""
+        import pyarrow
+
+        self._connection.register("arriving", pyarrow.table(columns))
         try:
             self._connection.execute(
                 f"CREATE TABLE IF NOT EXISTS {quoted(table)} AS FROM arriving LIMIT 0"

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from graphcl.errors import GraphError, counted, option
+from graphcl.errors import GraphError, counted, demand, option
+from graphcl.graphs.relation import EDGE, Key
 from graphcl.tabular import cells
 from graphcl.tabular import columns as table_columns
-from graphcl.tabular.columns import IdColumn, common_kind, named_type, singular
 from graphcl.tabular.duck import Duck, is_query, literal, quoted
 from graphcl.tabular.entries import MAX_NODES
 from graphcl.tabular.features import EdgeFeatures
@@ -31,8 +31,6 @@ from graphcl.tabular.report import (
     Usual,
     collect,
     listed,
-    outcomes,
-    said_of,
     short,
     unknown_advice,
 )
@@ -66,9 +64,9 @@ class FoundRelation:
     features: EdgeFeatures = field(default_factory=EdgeFeatures)
 
     @property
-    def key(self) -> str:
-        """``source:name:target``."""
-        return f"{self.types[0]}:{self.name}:{self.types[1]}"
+    def key(self) -> Key:
+        """The types of its ends, with its name between them."""
+        return (self.types[0], self.name, self.types[1]) if self.name else EDGE
 
     @property
     def where(self) -> str:
@@ -94,7 +92,6 @@ class EdgeList:
         relation_column: the one that names relations, or None.
         columns: those of both ends; `weight` is that of weights, or None.
         how: how the columns of ends were found.
-        values: what columns hold that may be ends: distinct texts, by column.
         rows: how many it has.
         dangling: in a plain graph, rows that name a node that is not in the node table.
         types: the nodes of each type, once `find_relations` has been called.
@@ -122,7 +119,6 @@ class EdgeList:
             self.weight = table_columns.named(source, [options.weight])
             if not self.typed:
                 self.weight = table_columns.find(source, options.weight, "weight")
-        self.values: dict[str, Any] = {}
         self.rows = self.dangling = 0
         self.relations: list[FoundRelation] = []
         self.problems: list[Problem] = []
@@ -133,23 +129,26 @@ class EdgeList:
         """Creates ``edges`` (s, t, r, given, w), with further columns; the ends were judged."""
         source, options, duck = self.source, self.options, self.duck
         (start, end), weight = self.columns, self.weight
-        picked = f"{quoted(start)} AS s, {quoted(end)} AS t"
+        rest = [
+            name
+            for name in source.columns
+            if name not in (start, end, weight, self.relation_column, TIME)
+        ]
+        self._further = rest if self.typed else []
+        picked = {"s": quoted(start), "t": quoted(end)}
+        picked |= {f"c{place}": quoted(name) for place, name in enumerate(self._further)}
         if self.relation_column is not None:
-            picked += f", {quoted(self.relation_column)}::VARCHAR AS r"
+            picked["r"] = f"{quoted(self.relation_column)}::VARCHAR"
         if weight is not None:
-            if options.decimal and cells.is_written(source, weight):
-                source = replace(source, decimals={weight: options.decimal})
-            number = f"TRY_CAST({cells.plain(source, weight)} AS DOUBLE)"
-            picked += f", {quoted(weight)} AS given, {number} AS w"
+            number = cells.plain(cells.with_mark(source, weight, options.decimal), weight)
+            picked |= {"given": quoted(weight), "w": f"TRY_CAST({number} AS DOUBLE)"}
         if source.time:
-            picked += f", {quoted(TIME)} AS m"
-        used = (start, end, weight, self.relation_column, TIME)
-        rest = [name for name in source.columns if name not in used]
-        if self.typed:
-            self._further = rest
-            picked += "".join(f", {quoted(name)} AS c{place}" for place, name in enumerate(rest))
-        duck.run(f"CREATE TABLE edges AS SELECT {picked} FROM {source.relation}", where=source.name)
-        (self.rows,) = duck.row("SELECT count(*) FROM edges")
+            picked["m"] = quoted(TIME)
+        columns = ", ".join(f"{sql} AS {name}" for name, sql in picked.items())
+        duck.run(
+            f"CREATE TABLE edges AS SELECT {columns} FROM {source.relation}", where=source.name
+        )
+        self.rows = duck.count("edges")
         for column in self.ids:
             collect(self.problems, column.check_present, duck)
             report.notes += column.padding(duck)
@@ -167,29 +166,24 @@ class EdgeList:
 
     def _check_weights(self, name: str) -> None:
         """Refuses weights that are not positive numbers."""
-        wrong = self.duck.rows(
-            "SELECT rowid, given::VARCHAR FROM edges WHERE w IS NULL OR NOT isfinite(w) OR w <= 0 "
-            "ORDER BY rowid LIMIT 1"
-        )
-        if wrong:
-            row, value = wrong[0]
+        wrong = "w IS NULL OR NOT isfinite(w) OR w <= 0"
+        for row, value in self.duck.first("edges", wrong, "given"):
             shown = "is missing" if value in (None, "") else f"is {value!r}"
             comma = not self.options.decimal and "," in (value or "")
             raise GraphError(
-                f"{self.source.name}: row {row + 1}: the weight in column {name!r} {shown}; "
+                f"{self.source.name}: row {row}: the weight in column {name!r} {shown}; "
                 "weights are positive numbers"
                 + (f"; with decimal commas: {option('decimal', ',')}" if comma else "")
             )
 
     @cached_property
-    def ids(self) -> tuple[IdColumn, IdColumn]:
+    def ids(self) -> tuple[table_columns.IdColumn, table_columns.IdColumn]:
         """The columns of both ends, as all branches of the session name them."""
         table = f"{self.duck.schema}.edges"
-        first, second = (
-            IdColumn(self.source, name, table, end)
-            for name, end in zip(self.columns, ENDS, strict=True)
+        first, second = self.columns
+        return table_columns.IdColumn(self.source, first, table, "s"), table_columns.IdColumn(
+            self.source, second, table, "t"
         )
-        return first, second
 
     @cached_property
     def kinds(self) -> tuple[str, str]:
@@ -197,13 +191,6 @@ class EdgeList:
         if not self.rows:
             return "BIGINT", "BIGINT"
         return self.ids[0].kind(self.duck), self.ids[1].kind(self.duck)
-
-    def take_notes(self) -> list[str]:
-        """Returns the lines that have not been said yet."""
-        plain = not self.typed or self.options.relation is not None
-        head, notes = "edges:" if plain else f"edges {self.name}:", self.notes
-        self.notes = []
-        return said_of(head, notes)
 
     # Relations and the types of their ends
 
@@ -214,19 +201,15 @@ class EdgeList:
         self.relations = self._list_relations()
         for found in self.relations:
             found.features.age = None if self.typed else self.age
-            found.rows = self.rows
-            if found.value is not None:
-                (found.rows,) = self.duck.row(f"SELECT count(*) FROM edges WHERE {found.where}")
+            found.rows = self.duck.count(f"edges WHERE {found.where}")
             self._find_types(found)
-            if self.options.unknown_edges == "drop":
-                self._drop_unknown(found)
             if found.types and found.rows and self.typed:
                 found.features = self._find_features(found)
 
     def _find_features(self, found: FoundRelation) -> EdgeFeatures:
         """Finds what the further columns of a relation's edges become, and their times."""
         duck, names, options = self.duck, self._further, self.options
-        prepared, aged = (options.edge_preparations or {}).get(found.key), self.age
+        prepared, aged = (options.edge_preparations or {}).get(":".join(found.key)), self.age
         if prepared is not None:
             kept = tuple(one for one in prepared.columns if one.kind != AGE)
             if kept == prepared.columns:
@@ -241,34 +224,31 @@ class EdgeList:
             return EdgeFeatures(age=aged)
         view, left = f"edge_columns_{found.number}", dict[str, str]()
         columns = ", ".join(f"c{place} AS {quoted(name)}" for place, name in enumerate(names))
-        if columns:
-            duck.run(f"CREATE VIEW {view} AS SELECT {columns} FROM edges WHERE {found.where}")
+        where = f"FROM edges WHERE {found.where}"
+        duck.run(f"CREATE VIEW {view} AS SELECT {columns or 'rowid'} {where}")
         kinds = {name: self.source.columns[name] for name in names}
         source = replace(self.source, relation=view, columns=kinds, nodes=None, stable=True)
         session = f"edges_{found.number}_"
         if prepared is not None:
             fitted: Any = ApplyColumns(duck, source, prepared, session)
         else:
-            left = dict.fromkeys(self._named("ignore"), "left out, as you asked")
-            for name in names:
-                if what := table_columns.looks_like(self.source, name):
-                    left.setdefault(name, f"named like a {what}: left out")
+            leaks = {name: table_columns.looks_like(self.source, name) for name in names}
+            left = {name: f"named like a {what}: left out" for name, what in leaks.items() if what}
+            left |= dict.fromkeys(self._named("ignore"), "left out, as you asked")
             given, plain = kinds_given(source.name, self._named), replace(options, split=None)
             how: Any = {"used": set(left) - set(given), "given": given, "leaks": False}
             fitted = FitColumns(duck, source, plain, session=session, **how)
         self.problems += fitted.problems
-        roles = left | dict.fromkeys(fitted.empty, "empty: left out")
-        features, notes = None if fitted.problems else fitted.features, list[str]()
-        leaks = [pair for pair in left.items() if pair[1].startswith("named")]
-        notes += [f"column {name!r} is {why}" for name, why in leaks] + fitted.notes
-        if features is None or not features.width:
-            return EdgeFeatures(None, notes, outcomes(names, (), fitted.missing, roles), aged)
+        named = [pair for pair in left.items() if pair[1].startswith("named")]
+        notes = [f"column {name!r} is {why}" for name, why in named] + fitted.notes
+        features, fates = fitted.features, fitted.outcomes(names, left)
+        if fitted.problems or not features.width:
+            return EdgeFeatures(None, notes, fates, aged)
         made = features.preparation.features
         notes.insert(0, Usual(f"{counted(len(made), 'feature')} of each edge: {listed(made)}"))
         weight = [name for name in names if name.strip().lower() in table_columns.WEIGHTS]
         for name in set(weight[:1]) - set(left):
             notes.append(f"{name!r} is a feature; {option('weight', name)} makes it a weight")
-        fates = outcomes(names, features.preparation.columns, fitted.missing, roles)
         return EdgeFeatures(features, notes, fates, aged)
 
     def _named(self, option: str) -> list[str]:
@@ -276,89 +256,75 @@ class EdgeList:
         return having(self._further, getattr(self.options, option))
 
     def _list_relations(self) -> list[FoundRelation]:
-        column = self.options.relation
+        column, where = self.options.relation, self.source.name
         if column is None:
             return [FoundRelation(self.name)]
-        empty = self.duck.rows(
-            "SELECT rowid FROM edges WHERE r IS NULL OR trim(r) = '' ORDER BY rowid LIMIT 1"
-        )
-        if empty:
+        for row, _ in self.duck.first("edges", "r IS NULL OR trim(r) = ''"):
             raise GraphError(
-                f"{self.source.name}: row {empty[0][0] + 1}: column {column!r} is empty; every row "
-                "needs a relation there"
+                f"{where}: row {row}: column {column!r} is empty; every row needs a relation there"
             )
         values = [value for (value,) in self.duck.rows("SELECT DISTINCT r FROM edges ORDER BY r")]
-        if len(values) > MOST_RELATIONS:
-            raise GraphError(
-                f"{self.source.name}: {option('relation')}: column {column!r} has "
-                f"{len(values):,} values; a graph has at most {MOST_RELATIONS} relations"
-            )
-        if not values:
-            raise GraphError(f"{self.source.name}: has no rows, so it names no relation")
+        demand(
+            len(values) <= MOST_RELATIONS,
+            f"{where}: {option('relation')}: column {column!r} has {len(values):,} values; a graph "
+            f"has at most {MOST_RELATIONS} relations",
+        )
+        demand(values, f"{where}: has no rows, so it names no relation")
         return [FoundRelation(one.strip(), place, value=one) for place, one in enumerate(values)]
 
     def _find_types(self, found: FoundRelation) -> None:
-        if not self.typed:  # there is one type, and most lists name no unknown node
-            found.types, found.how = (next(iter(self.types)),) * 2, ("given", "given")
-            self._drop_later(found)
-            self.dangling = self.create_pairs(found)
-            if self.dangling:
-                for place in range(2):
-                    self._list_ids(found, place)
-                    self._keep_unknown(found, place, found.types[place])
-            return
-        if not found.rows:
-            if self.said:
-                found.types, found.how = self.said, ("given", "given")
-                return
+        """Finds the types of both ends, unless they are given, and then the nodes that lack."""
+        if not self.typed or self.said:
+            found.types = self.said or (next(iter(self.types)),) * 2
+            found.how = ("given", "given")
+        elif not found.rows:
             pair = self._pair(("SOURCE", "TARGET"))
-            self.problems.append(
-                Problem(
-                    f"{self.source.name}: has no rows, so nothing says which types the relation "
-                    f"{found.name!r} joins; leave it out, or say it: "
-                    f"{option('edges', self._file, of=pair)}"
-                )
+            self._wrong(
+                "has no rows, so nothing says which types the relation "
+                f"{found.name!r} joins; leave it out, or say it: "
+                f"{option('edges', self._file, of=pair)}"
             )
             return
-        types, how = zip(*(self._find_type(found, place) for place in range(2)), strict=True)
-        if all(types):
+        else:
+            types, how = zip(*(self._find_type(found, place) for place in range(2)), strict=True)
+            if not all(types):
+                if "ambiguous" in how:
+                    likely = [one or next(iter(self.types)) for one in types]
+                    self._refuse_ambiguous(found, likely, how.index("ambiguous"))
+                return
             found.types, found.how = types, how
-            self._drop_later(found)
-        elif "ambiguous" in how:
-            likely = [one or next(iter(self.types)) for one in types]
-            self._refuse_ambiguous(found, likely, how.index("ambiguous"))
+        self._drop_later(found)
+        self.dangling = self.create_pairs(found)
+        if self.dangling:  # most lists name no unknown node
+            self._settle_unknown(found)
 
     def _find_type(self, found: FoundRelation, place: int) -> tuple[str, str]:
-        """Returns the type of an end and how it was found; notes what the type does not know."""
+        """Returns the type of an end and how it was found."""
         column, (total, missing) = self.columns[place], self._missing(found, place)
-        if self.said:
-            name = self.said[place]
-            self._note_unknown(found, place, name, missing[name])
-            return name, "given"
         complete = [name for name, count in missing.items() if count == 0]
-        meant = named_type(column, [name for name in missing if 2 * missing[name] < total])
-        if len(complete) == 1 and meant not in ("", complete[0]):
-            # Numbers from 1 on are everybody's ids: that another type has them all says little.
-            self._note_unknown(found, place, meant, missing[meant], whole=complete[0])
-            return meant, f"by the column's name; the ids are also those of {complete[0]}"
         if len(complete) == 1:
-            known = "its id is" if total == 1 else f"all {total:,} ids are"
-            return complete[0], f"{known} {complete[0]}'s"
+            # Numbers from 1 on are everybody's ids: that another type has them all says little.
+            meant = table_columns.named_type(
+                column, [name for name in missing if 2 * missing[name] < total]
+            )
+            if meant in ("", complete[0]):
+                known = "its id is" if total == 1 else f"all {total:,} ids are"
+                return complete[0], f"{known} {complete[0]}'s"
+        else:
+            meant = "" if self.options.strict else table_columns.named_type(column, complete)
         if complete:
-            named = named_type(column, complete)
-            if named and not self.options.strict:
-                others = " and of ".join(name for name in complete if name != named)
-                return named, f"by the column's name; the ids are also those of {others}"
-            return "", "ambiguous"
+            others = " and of ".join(name for name in complete if name != meant)
+            how = f"by the column's name; the ids are also those of {others}"
+            return meant, how if meant else "ambiguous"
         # Most of them, or the type that the column is named after.
         best = min(missing, key=lambda name: missing[name])
-        named = named_type(column, [name for name in missing if missing[name] < total])
+        named = table_columns.named_type(
+            column, [name for name in missing if missing[name] < total]
+        )
         likely = named or (best if 2 * missing[best] < total else "")
-        if likely:
-            self._note_unknown(found, place, likely, missing[likely])
-            return likely, f"most of {total:,} ids are {likely}'s"
-        self._refuse_unknown(place, total - missing[best], total, best)
-        return "", "unknown"
+        if not likely:
+            self._refuse_unknown(place, total - missing[best], total, best)
+        return likely, f"most of {total:,} ids are {likely}'s"
 
     def _list_ids(self, found: FoundRelation, place: int) -> None:
         """Creates ``end_ids``: the different ids of an end, and the first row of each."""
@@ -371,7 +337,7 @@ class EdgeList:
     def _lacking(self, place: int, name: str) -> str:
         """Returns SQL for the rows of ``end_ids`` that are not ids of a type."""
         nodes = self.types[name]
-        kind = common_kind({self.kinds[place], nodes.key_kind})
+        kind = table_columns.common_kind({self.kinds[place], nodes.key_kind})
         return (
             f"(SELECT * FROM end_ids WHERE id::VARCHAR NOT IN {nodes.later}) AS ends "
             f"ANTI JOIN {nodes.table} k ON CAST(ends.id AS {kind}) = CAST(k.key AS {kind})"
@@ -380,21 +346,10 @@ class EdgeList:
     def _missing(self, found: FoundRelation, place: int) -> tuple[int, dict[str, int]]:
         """Returns the number of ids of an end, and how many of them each type lacks."""
         self._list_ids(found, place)
-        (total,) = self.duck.row("SELECT count(*) FROM end_ids")
-        missing = {
-            name: int(self.duck.row(f"SELECT count(*) FROM {self._lacking(place, name)}")[0])
-            for name in self.types
-        }
-        return int(total), missing
+        missing = {name: self.duck.count(self._lacking(place, name)) for name in self.types}
+        return self.duck.count("end_ids"), missing
 
     # Nodes that only edges name
-
-    def _keep_unknown(self, found: FoundRelation, place: int, name: str) -> None:
-        """Adds the ids that a type lacks to ``unknown``."""
-        self.duck.run(
-            f"INSERT INTO unknown SELECT {found.number}, {place}, id::VARCHAR, row "
-            f"FROM {self._lacking(place, name)}"
-        )
 
     def unknown(self, kind: str) -> str:
         """Returns SQL for the ids that only these edges name, of one type; empty if none are."""
@@ -408,54 +363,52 @@ class EdgeList:
         query = f"SELECT id FROM {table} WHERE {' OR '.join(ends) or 'false'}"
         return query if self.duck.rows(f"{query} LIMIT 1") else ""
 
-    def _note_unknown(
-        self, found: FoundRelation, place: int, name: str, count: int, *, whole: str = ""
-    ) -> None:
-        """Refuses ids that a type lacks, or keeps them; the type `whole` has them all."""
-        if not count:
-            return
-        self._keep_unknown(found, place, name)
-        if self.options.unknown_edges != "refuse":
-            return
-        value, row = self.duck.row(
-            f"SELECT id, row FROM unknown WHERE relation = {found.number} AND place = {place} "
-            "ORDER BY row, id LIMIT 1"
-        )
-        others = counted(count, f"id is not one of {name}'s", f"ids are not {name}'s")
-        also = ""
-        if whole and found.value is None:
-            ends = [whole if place == end else "TYPE" for end in range(2)]
-            also = (
-                f"; if they are {whole}'s, who has them all: "
-                f"{option('edges', self._file, of=self._pair(ends))}"
+    def _settle_unknown(self, found: FoundRelation) -> None:
+        """Lists unknown nodes in ``unknown``, and leaves their edges out, or refuses them."""
+        for place, kind in enumerate(found.types):
+            self._list_ids(found, place)
+            self.duck.run(
+                f"INSERT INTO unknown SELECT {found.number}, {place}, id::VARCHAR, row "
+                f"FROM {self._lacking(place, kind)}"
             )
-        self.problems.append(
-            Problem(
-                f"{self.source.name}: column {self.columns[place]!r}: {others}, first "
-                f"{short(str(value))} in row {row + 1}; {unknown_advice()}{also}",
-                ("unknown_edges", "add"),
-            )
-        )
-
-    @staticmethod
-    def _names_unknown(found: FoundRelation) -> str:
-        """Returns an SQL condition on edges: they are of a relation and name unknown nodes."""
-        unknown = [
-            f"{end}::VARCHAR IN (SELECT id FROM unknown WHERE relation = {found.number} AND "
-            f"place = {place})"
+        own, drop = f"relation = {found.number}", self.options.unknown_edges == "drop"
+        named = " OR ".join(
+            f"{end}::VARCHAR IN (SELECT id FROM unknown WHERE {own} AND place = {place})"
             for place, end in enumerate(ENDS)
-        ]
-        return f"({found.where}) AND ({' OR '.join(unknown)})"
-
-    def count_unknown(self, found: FoundRelation) -> tuple[int, str]:
-        """Returns how many edges of a relation name unknown nodes, and says so."""
-        edges, nodes = self.duck.row(
-            f"SELECT (SELECT count(*) FROM edges WHERE {self._names_unknown(found)}), "
-            f"(SELECT count(DISTINCT id) FROM unknown WHERE relation = {found.number})"
         )
-        said = counted(edges, "edge names", "edges name")
-        named = "unknown nodes" if self.typed else counted(nodes, "unknown node")
-        return int(edges), f"{said} {named}"
+        edges, names = f"({found.where}) AND ({named})", f"unknown WHERE {own}"
+        count = self.duck.count(f"edges WHERE {edges}")
+        if not count:  # ids are empty, which is said elsewhere
+            return
+        (nodes,) = self.duck.row(f"SELECT count(DISTINCT id) FROM {names}")
+        said = f"{counted(count, 'edge names', 'edges name')} {counted(nodes, 'unknown node')}"
+        if drop and count < found.rows:
+            self.notes.append(f"{said}: left out")
+            self._drop(found, edges)
+            self.duck.run(f"DELETE FROM {names}")
+            self.create_pairs(found)
+        elif self.options.unknown_edges != "add":
+            self._refuse_edges(found, said, "no edge would be left" if drop else "")
+
+    def _refuse_edges(self, found: FoundRelation, said: str, why: str) -> None:
+        """Refuses edges to nodes that are unknown, with what may have gone wrong."""
+        value, row, place = self.duck.row(
+            f"SELECT id, row, place FROM unknown WHERE relation = {found.number} ORDER BY row, id"
+        )
+        nodes, of = self.types[found.types[place]], ""
+        if self.typed:
+            of = f" (column {self.columns[place]!r}: not one of {found.types[place]}'s)"
+            whole = [name for name, count in self._missing(found, place)[1].items() if not count]
+            ends = [whole[0] if whole and place == end else "TYPE" for end in range(2)]
+            if whole and found.value is None:
+                how = f"who has them all: {option('edges', self._file, of=self._pair(ends))}"
+                why = f"{why or unknown_advice()}; if they are {whole[0]}'s, {how}"
+        alike = nodes.same_numbers(value)  # then nodes that edges add would be second ones
+        self._wrong(
+            f"{said}{of}, first {short(value)} in row {row + 1}; {why or unknown_advice()}"
+            + (alike or nodes.guessed_ids()),
+            () if alike or self.options.unknown_edges == "drop" else ("unknown_edges", "add"),
+        )
 
     def _drop(self, found: FoundRelation, condition: str) -> None:
         """Leaves out edges where a condition holds; the others stay in their order."""
@@ -463,70 +416,56 @@ class EdgeList:
             f"CREATE TABLE edges_kept AS SELECT * FROM edges WHERE NOT coalesce({condition}, false)"
             " ORDER BY rowid"
         )
-        self.duck.run("DROP TABLE edges")
-        self.duck.run("ALTER TABLE edges_kept RENAME TO edges")
-        before = self.rows
-        (self.rows,) = self.duck.row("SELECT count(*) FROM edges")
-        found.rows -= before - self.rows
+        self.duck.run("DROP TABLE edges; ALTER TABLE edges_kept RENAME TO edges")
+        self.rows = self.duck.count("edges")
+        found.rows = self.duck.count(f"edges WHERE {found.where}")
 
     def _drop_later(self, found: FoundRelation) -> None:
         """Leaves out edges of a relation whose ends came later than the graph is of."""
         ends = zip(ENDS, found.types, strict=True)
         named = [f"{end}::VARCHAR IN {self.types[kind].later}" for end, kind in ends]
         later = f"({found.where}) AND ({' OR '.join(named)})"
-        (edges,) = self.duck.row(f"SELECT count(*) FROM edges WHERE {later}")
-        if edges:
+        if edges := self.duck.count(f"edges WHERE {later}"):
             self._drop(found, later)
             said = counted(edges, "edge names a node that is", "edges name nodes that are")
             self.notes.append(f"{said} later than {self.options.until}: left out")
 
-    def _drop_unknown(self, found: FoundRelation) -> None:
-        """Leaves out edges of a relation that name unknown nodes."""
-        edges, said = self.count_unknown(found)
-        if not edges or (edges == found.rows and not self.typed):
-            return
-        if edges == found.rows:
-            self.problems.append(Problem(f"{self.source.name}: {said}; no edge would be left"))
-        self.notes.append(f"{said}: left out")
-        self._drop(found, self._names_unknown(found))
-        self.duck.run(f"DELETE FROM unknown WHERE relation = {found.number}")
-        if not self.typed:
-            self.create_pairs(found)
-
     def _refuse_unknown(self, place: int, known: int, total: int, best: str) -> None:
         column = self.columns[place]
-        new = singular(column) if singular(column) not in self.types else "TYPE"
+        new = (
+            table_columns.singular(column)
+            if table_columns.singular(column) not in self.types
+            else "TYPE"
+        )
         own = option("nodes", "FILE", of=new)
         if isinstance(self.given, str) and not is_query(self.given):
             query = f"SELECT DISTINCT {quoted(column)} AS id FROM '{self.given}'"
             own = option("nodes", query, of=new, written=f'"{query}"')
         few = f"{known:,} of {total:,} are {best}'s" if known else "none is of a known type"
-        self.problems.append(
-            Problem(
-                f"{self.source.name}: column {column!r}: of which type are its ids? {few} "
-                f"(types: {', '.join(self.types)}); give their table: "
-                f"{option('nodes', 'FILE', of=new)}, or, if they have none: {own}"
-            )
+        self._wrong(
+            f"column {column!r}: of which type are its ids? {few} "
+            f"(types: {', '.join(self.types)}); give their table: "
+            f"{option('nodes', 'FILE', of=new)}, or, if they have none: {own}"
         )
 
     def _refuse_ambiguous(self, found: FoundRelation, likely: Sequence[str], place: int) -> None:
         _, missing = self._missing(found, place)
         complete = [name for name, count in missing.items() if count == 0]
-        message = (
-            f"{self.source.name}: column {self.columns[place]!r}: of which type are its ids? They "
-            f"are all among those of {' and of '.join(complete)}"
-        )
+        pair, fix = self._pair(likely), ()
+        advice = f"say it, such as {option('edges', self._file, of=pair)}"
         if found.value is not None:  # a list of several relations
-            advice = (
-                f"the column's name does not say it; give each relation as {option('edges')} with "
-                "a query"
-            )
-            self.problems.append(Problem(f"{message}; {advice}"))
-            return
-        pair = self._pair(likely)
-        message += f"; say it, such as {option('edges', self._file, of=pair)}"
-        fix = ("edges", f"{pair}={self.given}") if isinstance(self.given, str) else ()
-        self.problems.append(Problem(message, fix))
+            every = f"give each relation as {option('edges')} with a query"
+            advice = f"the column's name does not say it; {every}"
+        elif isinstance(self.given, str):
+            fix = ("edges", f"{pair}={self.given}")
+        self._wrong(
+            f"column {self.columns[place]!r}: of which type are its ids? They are all among those "
+            f"of {' and of '.join(complete)}; {advice}",
+            fix,
+        )
+
+    def _wrong(self, message: str, fix: tuple[str, str] | tuple[()] = ()) -> None:
+        self.problems.append(Problem(f"{self.source.name}: {message}", fix))
 
     def _pair(self, types: Sequence[str]) -> str:
         return f"{types[0]}:{self.name}:{types[1]}"
@@ -552,15 +491,15 @@ class EdgeList:
             f"{ends[1][1]} WHERE {found.where}"
         )
         self.duck.run("SET preserve_insertion_order = true")
-        (unknown,) = self.duck.row("SELECT count(*) FROM pairs WHERE u IS NULL OR v IS NULL")
-        return int(unknown)
+        return self.duck.count("pairs WHERE u IS NULL OR v IS NULL")
 
     def _numbered(self, place: int, nodes: NumberedNodes) -> tuple[str, str]:
         """Returns SQL for the number of an end, and for the join that it takes."""
-        if nodes.num_nodes >= MAX_NODES:
-            at_most = f"at most {MAX_NODES - 1:,} can be numbered"
-            raise GraphError(f"tables: {nodes.num_nodes:,} nodes; {at_most}")
-        end, kind = ENDS[place], common_kind({self.kinds[place], nodes.key_kind})
+        demand(
+            nodes.num_nodes < MAX_NODES,
+            f"tables: {nodes.num_nodes:,} nodes; at most {MAX_NODES - 1:,} can be numbered",
+        )
+        end, kind = ENDS[place], table_columns.common_kind({self.kinds[place], nodes.key_kind})
         if nodes.in_order and kind == "BIGINT":  # the ids are the numbers
             number = f"CAST({end} AS BIGINT)"
             return f"CASE WHEN {number} BETWEEN 0 AND {nodes.num_nodes - 1} THEN {number} END", ""
@@ -584,7 +523,7 @@ def find_ends(
         first, second = (one and table_columns.named(source, [one]) for one in (first, second))
     start, end, how = table_columns.ends(replace(source, columns=rest), first, second)
     if how == "guessed: the first two columns" and first is None and second is None:
-        like = [column for column in rest if named_type(column, types)]
+        like = [column for column in rest if table_columns.named_type(column, types)]
         if len(like) == 2:
             return relation, (like[0], like[1]), "guessed by name"
     return relation, (start, end), how

@@ -55,14 +55,10 @@ def kept(duck: Duck, source: Source) -> Source:
 
 
 def batches(duck: Duck, source: Source, expressions: Sequence[str]) -> Iterator[tuple[int, Any]]:
-    """Yields the number of the first row, and a batch with a column per expression."""
+    """Returns batches with a column per expression, each with the number of its first row."""
     picked = ", ".join(f"{sql} AS c{place}" for place, sql in enumerate(expressions))
     rows = max(_LEAST_ROWS, BLOCK_VALUES // len(expressions))
-    query, first = f"SELECT {picked} FROM {source.relation}", 0
-    for batch in duck.batches(query, where=source.name, rows=rows):
-        if batch.num_rows:
-            yield first, batch
-        first += batch.num_rows
+    return duck.numbered(f"SELECT {picked} FROM {source.relation}", where=source.name, rows=rows)
 
 
 def _copied(duck: Duck, source: Source) -> Source:
@@ -103,12 +99,6 @@ class Facts:
         self.first_absent, self.unfit = np.full((2, width), -1, np.int64)
         self.total = np.zeros(width)
         self.low, self.high = np.full(width, np.inf), np.full(width, -np.inf)
-
-    def widen(self, width: int) -> None:
-        """Adds columns of which nothing is known yet."""
-        for name, value in vars(Facts(width)).items():
-            if isinstance(value, np.ndarray):
-                setattr(self, name, np.concatenate([getattr(self, name), value]))
 
     @property
     def mean(self) -> Floats:
@@ -186,15 +176,14 @@ class Numbers:
         *,
         training: npt.NDArray[np.bool_] | None = None,
     ) -> None:
-        self.facts = Facts(len(columns))
+        self.facts = Facts(2 * len(columns))  # with room for columns that are read once more
         self._duck, self._source, self._file, self._training = duck, source, file, training
         self._kept: list[tuple[int, Path]] = []  # the first column of each file
         self._read(columns, 0, _cast)
         # In a text file a cell that is not a number may be a missing value, which its text says.
         # Few columns have any, and only they are read once more.
-        wrong = zip(columns, self.facts.wrong, strict=True)
+        wrong = zip(columns, self.facts.wrong, strict=False)
         again = [name for name, count in wrong if count and is_text(source, name)]
-        self.facts.widen(len(again))
         self._read(again, len(columns), number)
         self._places = {name: place for place, name in enumerate((*columns, *again))}
 
@@ -275,8 +264,7 @@ class InMemory:
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
         """Returns a new array of zeros."""
-        self.arrays[name] = np.zeros(shape, dtype)
-        return self.arrays[name]
+        return self.arrays.setdefault(name, np.zeros(shape, dtype))
 
     def shorten(self, name: str, length: int) -> None:
         """Cuts an array to its first `length` entries."""
@@ -304,17 +292,15 @@ Block = tuple[Places, Places, Any]
 
 
 class FeaturePart:
-    """Features that stand side by side with others."""
+    """Features that stand side by side with others.
 
-    @property
-    def width(self) -> int:
-        """Number of features."""
-        raise NotImplementedError
+    Attributes:
+        width: number of features.
+        filled: number of values that are not zero, at most.
+    """
 
-    @property
-    def filled(self) -> int:
-        """Number of values that are not zero, at most."""
-        raise NotImplementedError
+    width: int
+    filled: int
 
     def blocks(self) -> Iterator[Block]:
         """Yields rows, which ascend, columns, and their values, dense or CSR."""
@@ -339,7 +325,6 @@ def _span(places: Places) -> Any:
     return slice(int(places[0]), int(places[-1]) + 1) if whole else places
 
 
-@dataclass(frozen=True)
 class ColumnFeatures(FeaturePart):
     """The features of a node table.
 
@@ -350,29 +335,23 @@ class ColumnFeatures(FeaturePart):
         others: the other columns, by name.
     """
 
-    preparation: Preparation
-    source: Source
-    numbers: Numbers
-    others: Mapping[str, NonNumericColumn]
-
-    @property
-    def width(self) -> int:
-        """Number of features."""
-        return sum(len(column.features) for column in self.preparation.columns)
-
-    @property
-    def filled(self) -> int:
-        """Number of values that are not zero, at most."""
-        facts, entries = self.numbers.facts, 0
-        for column in self.preparation.columns:
+    def __init__(
+        self,
+        preparation: Preparation,
+        source: Source,
+        numbers: Numbers,
+        others: Mapping[str, NonNumericColumn],
+    ) -> None:
+        self.preparation, self.source = preparation, source
+        self.numbers, self.others = numbers, others
+        self.width, self.filled, facts = 0, 0, numbers.facts
+        for column in preparation.columns:
+            self.width += len(column.features)
             if column.kind == NUMBER:
-                place = self.numbers.place(column.name)
-                absent = int(facts.absent[place]) if column.fill else 0
-                entries += int(facts.filled[place]) + absent
+                place = numbers.place(column.name)
+                self.filled += int(facts.filled[place] + facts.absent[place] * bool(column.fill))
             else:
-                each = 1 if column.kind == CATEGORY else len(column.features)
-                entries += facts.rows * each
-        return entries
+                self.filled += facts.rows * (1 if column.kind == CATEGORY else len(column.features))
 
     def blocks(self) -> Iterator[Block]:
         """Yields rows, columns and their values: first of all numbers, then of other columns."""
@@ -398,8 +377,7 @@ class ColumnFeatures(FeaturePart):
             if column.kind != NUMBER:
                 for first, batch in self.others[column.name].batches(column.kind):
                     block = encode(column, batch.column(0), self.preparation.arrays)
-                    if not np.isfinite(block).all():
-                        row, _ = np.argwhere(~np.isfinite(block))[0]
+                    for row, _ in np.argwhere(~np.isfinite(block)):
                         raise GraphError(
                             f"{self.source.name}: row {first + int(row) + 1}, column "
                             f"{column.name!r}: a value does not fit in a float32 feature"
@@ -420,15 +398,9 @@ class MatrixFeatures(FeaturePart):
     x: Any
     places: Places | None = None
 
-    @property
-    def width(self) -> int:
-        """Number of features."""
-        return int(self.x.shape[1])
-
-    @property
-    def filled(self) -> int:
-        """Number of values that are not zero, at most."""
-        return int(self.x.nnz if scipy.sparse.issparse(self.x) else self.x.size)
+    def __post_init__(self) -> None:
+        self.width = int(self.x.shape[1])
+        self.filled = int(self.x.nnz if scipy.sparse.issparse(self.x) else self.x.size)
 
     def blocks(self) -> Iterator[Block]:
         """Yields nodes, which ascend, all columns, and their values as float32."""

@@ -6,7 +6,7 @@ is decided by it: every mean, category and origin is the training's. What the tr
 is said: unknown categories, empty columns, numbers far outside its range.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from graphcl.errors import GraphError, counted, option, suggestion
 from graphcl.tabular import cells
-from graphcl.tabular.cells import Written, find_codes, find_dates, find_decimals, with_formats
 from graphcl.tabular.columns import refusal
 from graphcl.tabular.duck import Duck, literal, quoted
 from graphcl.tabular.features import ColumnFeatures, Numbers
@@ -32,7 +31,7 @@ from graphcl.tabular.preparation import (
     Preparation,
     is_far,
 )
-from graphcl.tabular.report import Problem, Usual, listed, short
+from graphcl.tabular.report import ColumnOutcome, Problem, Usual, listed, short
 from graphcl.tabular.sources import Source
 
 COPIED_COLUMNS = 200  # that a table of the session holds
@@ -83,14 +82,35 @@ class _Columns:
         self.filled = 0
         self.missing: dict[str, int] = {}
 
+    def outcomes(self, names: Sequence[str], roles: Mapping[str, str]) -> list[ColumnOutcome]:
+        """Returns what became of columns, in their order; `roles` say what others are."""
+        columns = () if self.features is None else self.features.preparation.columns
+        known = {
+            one.name: ColumnOutcome(
+                one.name, one.describe(), len(one.features), self.missing.get(one.name, 0)
+            )
+            for one in columns
+        }
+        others = {**roles, **dict.fromkeys(self.empty, "empty: left out")}
+        return [known.get(one) or ColumnOutcome(one, others.get(one, "left out")) for one in names]
+
     def _wrong(self, message: str, fix: tuple[str, str] | tuple[()] = ()) -> None:
         self.problems.append(Problem(f"{self._source.name}: {message}", fix))
+
+    def _leave(self, message: str, name: str) -> None:
+        """Notes a problem that is settled by leaving a column out."""
+        self._wrong(f"{message} {option('ignore', name)}", ("ignore", name))
 
     def _read_numbers(
         self, names: Sequence[str], training: npt.NDArray[np.bool_] | None = None
     ) -> Numbers:
         file = self._duck.folder / f"{self._session}numbers"
         return Numbers(self._duck, self._source, names, file, training=training)
+
+    def _say_filled(self, filling: str) -> None:
+        if self.filled:
+            filled = counted(self.filled, "missing value")
+            self.notes.append(f"nodes: {filled} filled with {filling}")
 
     def _copy(self, names: Sequence[str], flag: str = "") -> None:
         """Copies columns that are not numbers into tables of the session.
@@ -154,7 +174,7 @@ class FitColumns(_Columns):
         columns = tuple(found[name] for name in names if name in found)
         self._refuse_missing()
         self.missing = {column.name: column.missing for column in columns}
-        self._say_filled()
+        self._say_left()
         missing = "zero" if options.missing == "zero" else "mean"
         preparation = Preparation(columns, missing, arrays=self._arrays)
         self.features = ColumnFeatures(preparation, self._source, self._numbers, self._others)
@@ -165,7 +185,7 @@ class FitColumns(_Columns):
         """Returns what columns become, and notes what is wrong with others."""
         texts = [name for name in names if cells.is_written(self._source, name)]
         if self._options.decimal:
-            self._find(find_decimals, [name for name in texts if name not in given])
+            self._find("decimal", [name for name in texts if name not in given])
         plain = [
             one for one in names if one not in given and cells.may_be_number(self._source, one)
         ]
@@ -173,18 +193,18 @@ class FitColumns(_Columns):
         if not self._options.decimal and self._source.untyped:
             # Few columns are not plain numbers, and only they are looked at.
             wrong = self._numbers.facts.wrong
-            if self._find(find_decimals, [one for one in plain if wrong[self._numbers.place(one)]]):
+            if self._find("decimal", [one for one in plain if wrong[self._numbers.place(one)]]):
                 self._numbers = self._read_numbers(plain, self._training)
         columns, typos = self._look_at_numbers(plain)
         whole = [name for name in columns if name in texts and not self._source.decimals.get(name)]
-        for name, code in find_codes(self._duck, self._source, whole).items():
+        for name, code in cells.find_codes(self._duck, self._source, whole).items():
             self.notes.append(
                 f"{self._source.name}: column {name!r}: {code} is read as a number; if these are "
                 f"codes: {option('one_hot', name)}"
             )
         settled = {*columns, *self._void, *self._refused, *typos}
         dated = [one for one in texts if one not in settled and given.get(one, DATE) == DATE]
-        self._find(find_dates, dated)
+        self._find("date_format", dated)
         names = [name for name in names if name not in self._refused]
         settled = {*columns, *self._void} - given.keys()
         split, flag = self._options.split, ""
@@ -192,18 +212,13 @@ class FitColumns(_Columns):
             flag = f"lower(trim({quoted(split)}::VARCHAR)) IN ('train', 'training')"
         self._copy([name for name in names if name not in settled], flag)
         for name in names:
-            if name in typos:
-                row, cell = self._others[name].first(f"{cells.number(self._source, name)} IS NULL")
-                self._wrong(
-                    f"row {row}, column {name!r}: {short(cell)} is not a number; correct it, or "
-                    f"leave the column out with {option('ignore', name)}",
-                    ("ignore", name),
-                )
-        for name in names:
-            if name not in columns and name not in typos and name in self._others:
-                found = self._decide(name, given.get(name, ""))
-                if found is not None:
-                    columns[name] = found
+            other = self._others.get(name)
+            if other is not None and name in typos:
+                row, cell = other.first(f"{cells.number(self._source, name)} IS NULL")
+                what = f"row {row}, column {name!r}: {short(cell)} is not a number; correct it, or"
+                self._leave(f"{what} leave the column out with", name)
+            elif other is not None and name not in columns:
+                columns |= self._decide(other, given.get(name, ""))
         return columns
 
     def _look_at_numbers(self, names: Sequence[str]) -> tuple[dict[str, Column], set[str]]:
@@ -239,48 +254,45 @@ class FitColumns(_Columns):
             )
         return columns, typos
 
-    def _find(self, find: Callable[..., Written], names: Sequence[str]) -> bool:
+    def _find(self, kind: str, names: Sequence[str]) -> bool:
         """Finds how columns are written, reads them so from now on, and says it.
 
         A column that is a problem is looked at no more. Returns whether any is written in another
         than the plain way.
         """
-        if not names:
-            return False
-        options, dates = self._options, find is find_dates
-        said = options.date_format if dates else options.decimal
-        found = find(self._duck, self._source, names, said, strict=options.strict)
-        self.problems += found.problems.values()
-        self._refused |= found.problems.keys()
-        for name, form in found.forms.items():
-            what = "dates written" if dates else "numbers with the decimal mark"
+        options, said = self._options, getattr(self._options, kind)
+        forms, wrong = cells.find_forms(
+            self._duck, self._source, kind, names, said, strict=options.strict
+        )
+        self.problems += wrong.values()
+        self._refused |= wrong.keys()
+        what = "dates written" if kind == "date_format" else "numbers with the decimal mark"
+        for name, form in forms.items():
             line = f"{self._source.name}: column {name!r}: {what} {form!r}"
             self.notes.append(Usual(line) if said else line)
-        if found.forms:
-            kind = "dates" if dates else "decimals"
-            changed: dict[str, Any] = {kind: {**getattr(self._source, kind), **found.forms}}
-            self._source = replace(self._source, **changed)
-        return bool(found.forms)
+        attribute = "dates" if kind == "date_format" else "decimals"
+        known: dict[str, Any] = {attribute: {**getattr(self._source, attribute), **forms}}
+        self._source = replace(self._source, **known)
+        return bool(forms)
 
-    def _decide(self, name: str, kind: str) -> Column | None:
+    def _decide(self, other: NonNumericColumn, kind: str) -> dict[str, Column]:
         """Returns what a column that is not numbers becomes, or notes the problem with it."""
-        other, strict = self._others[name], self._options.strict
+        name, strict = other.name, self._options.strict
         rows, missing = other.missing()
         if missing == rows and not kind:
             self._note_empty(name)
-            return None
+            return {}
         chosen = kind or other.plain_kind()
         said = chosen in (CATEGORY, DATE) and not kind and name not in self._source.dates
         if not chosen or (strict and said and chosen == CATEGORY):
             self.problems.append(other.problem())
-            return None
+            return {}
         if strict and said and cells.kind_of_type(self._source.columns[name]) != DATE:
+            how = f"read it with {option('date', name)}, or leave the column out with"
             self._wrong(
-                f"column {name!r} holds dates: read it with {option('date', name)}, or leave the "
-                f"column out with {option('ignore', name)}",
-                ("date", name),
+                f"column {name!r} holds dates: {how} {option('ignore', name)}", ("date", name)
             )
-            return None
+            return {}
         fitted = other.fit(chosen, missing)
         form = self._options.date_format
         if isinstance(fitted, Problem) and chosen == DATE and form:  # told by what the caller says
@@ -288,19 +300,17 @@ class FitColumns(_Columns):
             fitted = replace(other, source=written).fit(chosen, missing)
         if isinstance(fitted, Problem):
             self.problems.append(fitted)
-            return None
+            return {}
         column, arrays = fitted
         self._arrays |= arrays
         if missing and (chosen in _FILLED or self._policy == "refuse"):
-            (first,) = self._duck.row(
-                f"SELECT min(rowid) FROM {quoted(other.table)} WHERE "
-                f"{cells.absent(self._source, name)}"
-            )
-            self._holes.append((name, missing, int(first)))
+            absent = cells.absent(self._source, name)
+            ((first, _),) = self._duck.first(quoted(other.table), absent)
+            self._holes.append((name, missing, first - 1))
         else:
             self._zeros += missing
         fill = 0.0 if self._options.missing == "zero" else column.fill
-        return replace(column, fill=fill, date_format=self._source.dates.get(name, ""))
+        return {name: replace(column, fill=fill, date_format=self._source.dates.get(name, ""))}
 
     # What is wrong, and what was done about it
 
@@ -313,11 +323,7 @@ class FitColumns(_Columns):
     def _note_empty(self, name: str) -> None:
         self._void.add(name)
         if self._options.strict:
-            self._wrong(
-                f"column {name!r} has no values; leave the column out with "
-                f"{option('ignore', name)}",
-                ("ignore", name),
-            )
+            self._leave(f"column {name!r} has no values; leave the column out with", name)
         else:
             self.empty.append(name)
 
@@ -330,17 +336,12 @@ class FitColumns(_Columns):
             where=self._source.name,
         )
         value = found[0][0] if found else "a number"
-        self._wrong(
-            f"row {row + 1}, column {name!r}: {value} does not fit in a float32 feature; correct "
-            f"it, or leave the column out with {option('ignore', name)}",
-            ("ignore", name),
-        )
+        what = f"row {row + 1}, column {name!r}: {value} does not fit in a float32 feature"
+        self._leave(f"{what}; correct it, or leave the column out with", name)
 
     def _refuse_missing(self) -> None:
-        rows = self._numbers.facts.rows
-        if not rows and self._others:
-            rows = next(iter(self._others.values())).missing()[0]
-        few = FEW_MISSING * max(1, rows)
+        others = (one.missing()[0] for one in self._others.values())
+        few = FEW_MISSING * max(1, self._numbers.facts.rows or next(others, 0))
         many = [
             one
             for one in self._holes
@@ -359,11 +360,8 @@ class FitColumns(_Columns):
             ("missing", "mean"),
         )
 
-    def _say_filled(self) -> None:
-        if self.filled:
-            filling = "zero" if self._options.missing == "zero" else "the mean"
-            filled = counted(self.filled, "missing value")
-            self.notes.append(f"nodes: {filled} filled with {filling}")
+    def _say_left(self) -> None:
+        self._say_filled("zero" if self._options.missing == "zero" else "the mean")
         if self._zeros:
             self.notes.append(f"nodes: {counted(self._zeros, 'missing value')} encoded as zeros")
         if self.empty:
@@ -386,7 +384,7 @@ class ApplyColumns(_Columns):
         self, duck: Duck, source: Source, preparation: Preparation, session: str = "node_"
     ) -> None:
         columns = preparation.columns
-        super().__init__(duck, with_formats(source, columns), session)
+        super().__init__(duck, cells.with_formats(source, columns), session)
         self._filling = "the training's mean" if preparation.missing == "mean" else "zero"
         for column in columns:
             if column.name not in self._source.columns:
@@ -405,16 +403,14 @@ class ApplyColumns(_Columns):
         for column in others:
             self._look_at(column, self._others[column.name])
         self.filled = sum(self.missing[one.name] for one in columns if one.kind in _FILLED)
-        if self.filled:
-            filled = counted(self.filled, "missing value")
-            self.notes.append(f"nodes: {filled} filled with {self._filling}")
+        self._say_filled(self._filling)
         if not self.problems:
             self.features = ColumnFeatures(preparation, self._source, numbers, self._others)
 
     def _readable(self, column: Column) -> bool:
         """Returns whether the type of a column can hold what it held in training."""
         if cells.is_text(self._source, column.name):
-            return column.kind not in (VECTOR, "time")
+            return column.kind != VECTOR
         kind = cells.kind_of_type(self._source.columns[column.name])
         if column.kind in (CATEGORY, TEXT):
             return kind not in ("", VECTOR)

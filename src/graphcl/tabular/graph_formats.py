@@ -4,8 +4,6 @@ A matrix is an adjacency, or it has the features of nodes.
 """
 
 import gzip
-import zlib
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, cast
@@ -15,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.errors import GraphError, import_extra
+from graphcl.errors import GraphError, demand, import_extra
 from graphcl.files.arrays import read_npy, read_npz
 from graphcl.graphs import validation
 from graphcl.graphs.nodes import Nodes
@@ -23,47 +21,19 @@ from graphcl.graphs.npz import unused_arrays
 from graphcl.graphs.relation import NODE
 from graphcl.store.header import MASKS
 
-# The arrays that `scipy.sparse.save_npz` writes for each format, in the constructors' order.
-_PARTS = {"csr": ("data", "indices", "indptr"), "csc": ("data", "indices", "indptr")}
-_PARTS["coo"] = ("data", "row", "col")
+_FORMATS = ("csr", "csc", "coo")  # formats of SciPy
 
 
-@dataclass(frozen=True)
-class GraphTables:
-    """The content of a file as Arrow tables: `edges` (source, target, …) and `nodes` (id, …)."""
-
-    edges: Any
-    nodes: Any = None
+GraphTables = tuple[Any, Any]  # columns of edges (source, target, …) and of nodes (id, …)
 
 
-def is_networkx_edge_list(path: Path, kind: str) -> bool:
-    """Returns whether a text file has lines as `networkx.write_edgelist` writes: ``u v {…}``."""
-    if kind in (".csv", ".tsv"):
-        return False
-    try:
-        with _open(path) as file:
-            for line in file:
-                if not line.lstrip().startswith((b"#", b"%")) and line.strip():
-                    return line.rstrip().endswith(b"}")
-    except (OSError, EOFError, zlib.error):
-        return False  # the function that reads the file reports what is wrong
-    return False
-
-
-def read_edge_list(path: Path) -> GraphTables:
-    """Reads a file that `networkx.write_edgelist` wrote; ids are text."""
-    networkx = _networkx(path)
-    kind = networkx.MultiGraph  # keeps repeated rows, which are counted later
-    return _tables(_read(path, lambda file: networkx.read_edgelist(file, create_using=kind)))
-
-
-def read_graph(path: Path, kind: str) -> GraphTables:
+def read_graph(path: Path) -> GraphTables:
     """Reads GraphML or GML; node and edge attributes become columns.
 
     The id of a GML node is its label if labels are unique, else its number.
     """
-    networkx = _networkx(path)
-    if kind == ".graphml":
+    networkx = import_extra("networkx", feature=f"reading {path.name}", extra="networkx")
+    if ".graphml" in path.name.lower():
         _refuse_doctype(path)
         return _tables(_read(path, networkx.read_graphml))
     try:
@@ -77,13 +47,11 @@ def read_graph(path: Path, kind: str) -> GraphTables:
 
 def read_adjacency(path: Path) -> GraphTables:
     """Reads a square SciPy matrix (`scipy.sparse.save_npz`); ids are the row numbers."""
-    import pyarrow
-
     coo = read_matrix(path)
-    if coo.shape[0] != coo.shape[1]:
-        raise GraphError(f"{path}: the adjacency must be square; got {coo.shape}")
-    if coo.dtype.kind not in "biuf":
-        raise GraphError(f"{path}: the adjacency must hold numbers; got dtype {coo.dtype}")
+    square = coo.shape[0] == coo.shape[1]
+    demand(square, f"{path}: the adjacency must be square; got {coo.shape}")
+    numbers = coo.dtype.kind in "biuf"
+    demand(numbers, f"{path}: the adjacency must hold numbers; got dtype {coo.dtype}")
     present = coo.data != 0
     edges = {
         "source": coo.coords[0][present].astype(np.int64),
@@ -91,11 +59,7 @@ def read_adjacency(path: Path) -> GraphTables:
         "value": coo.data[present].astype(np.float64),
     }
     nodes = {"id": np.arange(coo.shape[0], dtype=np.int64)}
-    return GraphTables(pyarrow.table(edges), pyarrow.table(nodes))
-
-
-def _networkx(path: Path) -> Any:
-    return import_extra("networkx", feature=f"reading {path.name}", extra="networkx")
+    return edges, nodes
 
 
 def _open(path: Path) -> IO[bytes]:
@@ -131,21 +95,19 @@ def _refuse_doctype(path: Path) -> None:
 
 def _tables(graph: Any) -> GraphTables:
     """Returns nodes and edges with their attributes, in the graph's order."""
-    nodes = {"id": list(graph.nodes)}
-    for name in _attributes(values for _, values in graph.nodes(data=True)):
-        nodes["node id" if name == "id" else name] = [
-            values.get(name) for _, values in graph.nodes(data=True)
-        ]
+    nodes = {"id": list(graph.nodes)} | _attributes([one for _, one in graph.nodes(data=True)])
     listed = list(graph.edges(data=True))
-    edges = {"source": [source for source, *_ in listed], "target": [end for _, end, _ in listed]}
-    for name in _attributes(values for _, _, values in listed):
-        if name not in ("source", "target"):
-            edges[name] = [values.get(name) for _, _, values in listed]
-    return GraphTables(_arrow(edges), _arrow(nodes))
+    edges = {"source": [one for one, *_ in listed], "target": [one for _, one, _ in listed]}
+    own = _attributes([one for *_, one in listed])
+    return _arrow(edges | own | edges), _arrow(nodes)
 
 
-def _attributes(mappings: Any) -> list[str]:
-    return [str(name) for name in dict.fromkeys(chain.from_iterable(mappings))]
+def _attributes(given: list[dict[Any, Any]]) -> dict[str, list[Any]]:
+    """Returns a column for each attribute."""
+    return {
+        "node id" if name == "id" else str(name): [one.get(name) for one in given]
+        for name in dict.fromkeys(chain.from_iterable(given))
+    }
 
 
 def _arrow(columns: dict[str, list[Any]]) -> Any:
@@ -155,16 +117,19 @@ def _arrow(columns: dict[str, list[Any]]) -> Any:
     for name, values in columns.items():
         # An Arrow column has one type: mixed or nested values become text.
         kinds = {type(value) for value in values} - {type(None)}
-        if (kinds and not kinds <= {int, float, bool, str}) or (str in kinds and len(kinds) > 1):
-            values = [None if value is None else str(value) for value in values]
+        simple = kinds <= {int, float, bool} or kinds == {str}
         try:
-            arrays[name] = pyarrow.array(values)
+            arrays[name] = pyarrow.array(values if simple else [])
         except (pyarrow.ArrowException, OverflowError):  # an integer that needs more than 64 bits
-            arrays[name] = pyarrow.array([None if v is None else str(v) for v in values])
-        if arrays[name].type == pyarrow.null():
-            kind = pyarrow.string() if name in ("id", "source", "target") else pyarrow.float64()
-            arrays[name] = arrays[name].cast(kind)
-    return pyarrow.table(arrays)
+            simple = False
+        if not simple:
+            arrays[name] = pyarrow.array(
+                [None if value is None else str(value) for value in values]
+            )
+        if not kinds:
+            empty = pyarrow.string() if name in ("id", "source", "target") else pyarrow.float64()
+            arrays[name] = arrays[name].cast(empty)
+    return arrays
 
 
 def read_features(given: Any, node_ids: Any = None) -> tuple[Nodes, str] | None:
@@ -200,8 +165,7 @@ def read_features(given: Any, node_ids: Any = None) -> tuple[Nodes, str] | None:
 
 def _read_arrays(path: Path) -> tuple[dict[str, Any], str]:
     """Returns the arrays of a file that are used, and a note on others."""
-    if not path.is_file():
-        raise GraphError(f"{path}: no such file")
+    demand(path.is_file(), f"{path}: no such file")
     if path.suffix.lower() == ".npy":
         return {"x": read_npy(path, GraphError)}, ""
     arrays: dict[str, Any] = read_npz(path, None, GraphError)
@@ -209,8 +173,8 @@ def _read_arrays(path: Path) -> tuple[dict[str, Any], str]:
         return {"x": read_matrix(path)}, ""
     if "x" not in arrays and len(arrays) == 1:
         arrays = {"x": arrays.popitem()[1]}
-    if "x" not in arrays:
-        raise GraphError(f"{path}: has no array 'x'; it has {', '.join(sorted(arrays)) or 'none'}")
+    there = ", ".join(sorted(arrays)) or "none"
+    demand("x" in arrays, f"{path}: has no array 'x'; it has {there}")
     known = ("x", "node_ids", "y", *MASKS)
     unknown = sorted(arrays.keys() - set(known))
     note = unused_arrays(path, unknown, known) if unknown else ""
@@ -220,28 +184,21 @@ def _read_arrays(path: Path) -> tuple[dict[str, Any], str]:
 def read_matrix(path: Path) -> scipy.sparse.coo_array:
     """Reads a file that `scipy.sparse.save_npz` wrote, and checks the matrix's indices."""
     arrays = read_npz(path, None, GraphError)
-    if not _is_scipy(arrays):
-        raise GraphError(f"{path}: is not a SciPy matrix; write one with scipy.sparse.save_npz")
+    demand(
+        _is_scipy(arrays),
+        f"{path}: is not a SciPy matrix; write one with scipy.sparse.save_npz",
+    )
     kind = arrays["format"].reshape(-1)[:1].astype(str)
     name = str(kind[0]) if len(kind) else ""
-    if name not in _PARTS:
-        raise GraphError(f"{path}: a SciPy matrix in format {name[:10]!r}; save its .tocsr()")
-    missing = [part for part in _PARTS[name] if part not in arrays]
-    if missing:
-        raise GraphError(f"{path}: damaged: the SciPy matrix has no array {missing[0]!r}")
-    data, first, second = (arrays[part] for part in _PARTS[name])
+    demand(name in _FORMATS, f"{path}: a SciPy matrix in format {name[:10]!r}; save its .tocsr()")
     try:
-        height, width = (int(size) for size in arrays["shape"])
-        shape = (height, width)
-        if name == "coo":
-            return scipy.sparse.coo_array((data, (first, second)), shape=shape)
-        build = scipy.sparse.csr_array if name == "csr" else scipy.sparse.csc_array
-        matrix = build((data, first, second), shape=shape)
-        matrix.check_format(full_check=True)
-    except (ValueError, TypeError, OverflowError, IndexError) as error:
+        matrix = scipy.sparse.load_npz(path)
+        if name != "coo":
+            matrix.check_format(full_check=True)
+    except Exception as error:  # whatever SciPy does with arrays that are damaged
         text = " ".join(str(error).split())[:120]
         raise GraphError(f"{path}: damaged: not a SciPy matrix ({text})") from None
-    return matrix.tocoo()
+    return scipy.sparse.coo_array(matrix)
 
 
 def _is_scipy(arrays: dict[str, npt.NDArray[Any]]) -> bool:

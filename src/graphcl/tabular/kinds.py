@@ -9,7 +9,7 @@ by a hash, so that no vocabulary is kept. Counts are dampened, :math:`1 + \log n
 products with the leading axes of the training rows.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ import scipy.sparse
 from graphcl.errors import option
 from graphcl.tabular import cells
 from graphcl.tabular.duck import Duck, quoted
-from graphcl.tabular.preparation import CATEGORY, DATE, DURATION, TEXT, TIME, VECTOR, Arrays, Column
+from graphcl.tabular.preparation import CATEGORY, DATE, DURATION, TEXT, VECTOR, Arrays, Column
 from graphcl.tabular.report import Problem, short
 from graphcl.tabular.sources import Source
 
@@ -74,12 +74,9 @@ class NonNumericColumn:
 
     def first(self, condition: str) -> tuple[int, str]:
         """Returns the number, from 1, and the text of the first cell where a condition holds."""
-        found = self.duck.rows(
-            f"SELECT rowid, {quoted(self.name)}::VARCHAR FROM {quoted(self.table)} WHERE NOT "
-            f"{self._absent} AND ({condition}) ORDER BY rowid LIMIT 1",
-            where=self.source.name,
-        )
-        return (int(found[0][0]) + 1, str(found[0][1])) if found else (1, "")
+        there = f"NOT {self._absent} AND ({condition})"
+        found = self.duck.first(self.table, there, quoted(self.name), where=self.source.name)
+        return found[0] if found else (1, "")
 
     # What it is
 
@@ -105,11 +102,7 @@ class NonNumericColumn:
         """Says that the column's meaning is not plain, and what to do."""
         name, given = self.name, self.source.columns[self.name]
         if cells.kind_of_type(given) == "":
-            return Problem(
-                f"{self.source.name}: column {name!r} is {given[:40]}; leave the column out with "
-                f"{option('ignore', name)}",
-                ("ignore", name),
-            )
+            return self._wrong(f"column {name!r} is {given[:40]}; leave the column out with")
         row, cell = self.first("true")
         words, distinct = self._row(
             f"avg(len(string_split({quoted(name)}::VARCHAR, ' '))) FILTER (NOT {self._absent}), "
@@ -133,29 +126,26 @@ class NonNumericColumn:
 
     def fit(self, kind: str, missing: int) -> tuple[Column, dict[str, Floats]] | Problem:
         """Returns what the column becomes, with the arrays of a text, or the problem with it."""
-        column = Column(self.name, kind, (self.name,), missing=missing)
-        if kind == CATEGORY:
-            return self._fit_category(column)
-        if kind == TEXT:
-            return self._fit_text(column)
-        if kind == VECTOR:
-            return self._fit_vector(column)
-        return self._fit_moment(column)
+        fits = {CATEGORY: self._fit_category, TEXT: self._fit_text, VECTOR: self._fit_vector}
+        return fits.get(kind, self._fit_moment)(
+            Column(self.name, kind, (self.name,), missing=missing)
+        )
 
     def _fit_category(self, column: Column) -> tuple[Column, dict[str, Floats]] | Problem:
         name, found = self.name, self.categories(self._seen)
-        leave = option("ignore", name)
-        if not found:
-            start = f"{self.source.name}: {option('one_hot')}: column {name!r} has no values"
-            return Problem(f"{start}; leave it out with {leave}", ("ignore", name))
+        wrong = "" if found else "has no values; leave it out"
         if len(found) > MAX_CATEGORIES:
-            return Problem(
-                f"{self.source.name}: {option('one_hot')}: column {name!r} has more than "
-                f"{MAX_CATEGORIES:,} categories; group them first, or leave it out with {leave}",
-                ("ignore", name),
-            )
+            most = f"has more than {MAX_CATEGORIES:,} categories"
+            wrong = f"{most}; group them first, or leave it out"
+        if wrong:
+            return self._wrong(f"{option('one_hot')}: column {name!r} {wrong} with")
         names = tuple(f"{name}={category}" for category in found)
         return replace(column, features=names, categories=tuple(found)), {}
+
+    def _wrong(self, what: str) -> Problem:
+        """Returns a problem that is settled by leaving the column out."""
+        leave = ("ignore", self.name)
+        return Problem(f"{self.source.name}: {what} {option(*leave)}", leave)
 
     def categories(self, condition: str = "true") -> list[str]:
         """Returns the different texts in order, one more than is allowed at most."""
@@ -169,21 +159,17 @@ class NonNumericColumn:
     def _fit_text(self, column: Column) -> tuple[Column, dict[str, Floats]] | Problem:
         places = np.arange(self.missing()[0])
         if self.fitted:
-            found = self.duck.rows(
+            (places,) = self.duck.arrays(
                 f"SELECT rowid FROM {quoted(self.table)} WHERE {self._seen} ORDER BY rowid"
             )
-            places = np.array([row for (row,) in found], dtype=np.int64)
         rows = len(places)
         if rows > FIT_ROWS:
             places = places[np.linspace(0, rows - 1, FIT_ROWS).astype(np.int64)]
         parts = ((first, batch.column(0)) for first, batch in self.batches(TEXT))
         texts = spaced(parts, places)
         if not any(texts):
-            return Problem(
-                f"{self.source.name}: {option('text')}: column {self.name!r} has no values; leave "
-                f"it out with {option('ignore', self.name)}",
-                ("ignore", self.name),
-            )
+            empty = f"column {self.name!r} has no values; leave it out with"
+            return self._wrong(f"{option('text')}: {empty}")
         idf, axes = fit_text(texts, rows)
         names = tuple(f"{self.name}~{place}" for place in range(len(axes)))
         arrays = {f"{self.name}/idf": idf, f"{self.name}/axes": axes}
@@ -193,11 +179,8 @@ class NonNumericColumn:
         low, high = self._row(f"min(len({quoted(self.name)})), max(len({quoted(self.name)}))")
         if not high or low != high:
             found = "no values" if not high else f"vectors of {low} to {high} numbers"
-            return Problem(
-                f"{self.source.name}: column {self.name!r} has {found}; all need the same length: "
-                f"leave it out with {option('ignore', self.name)}",
-                ("ignore", self.name),
-            )
+            same = "all need the same length: leave it out with"
+            return self._wrong(f"column {self.name!r} has {found}; {same}")
         names = tuple(f"{self.name}[{place}]" for place in range(high))
         return replace(column, features=names), {}
 
@@ -211,12 +194,9 @@ class NonNumericColumn:
             how = f"say how its dates are written, such as {option('date_format', '%d/%m/%Y')}, or "
             if self.name in self.source.dates:
                 how = "correct it, or "
-            return Problem(
-                f"{self.source.name}: row {row}, column {self.name!r}: {short(cell)} is not a "
-                + (f"date such as {form}; {how}" if kind == DATE else "duration; ")
-                + f"leave the column out with {option('ignore', self.name)}",
-                ("ignore", self.name),
-            )
+            what = f"date such as {form}; {how}" if kind == DATE else "duration; "
+            cell = f"row {row}, column {self.name!r}: {short(cell)}"
+            return self._wrong(f"{cell} is not a {what}leave the column out with")
         low, high, mean, clock = self._row(
             f"min({sql}) FILTER ({self._seen}), max({sql}) FILTER ({self._seen}), "
             f"avg({sql}) FILTER ({self._seen}), coalesce(bool_or({sql} % 86400 <> 0), false)"
@@ -226,16 +206,12 @@ class NonNumericColumn:
         if kind == DURATION:
             scaled = (mean / DAY, low / DAY, high / DAY)
             return replace(column, fill=scaled[0], low=scaled[1], high=scaled[2]), {}
-        if kind == TIME:
-            return replace(column, features=(f"{name} (sin)", f"{name} (cos)")), {}
         parts = ("year", "week", "day") if clock else ("year", "week")
         cyclic = [f"{name} ({part}, {wave})" for part in parts for wave in ("sin", "cos")]
         column = replace(column, features=(name, *cyclic), clock=bool(clock), origin=low)
         return replace(column, fill=(mean - low) / YEAR, high=(high - low) / YEAR), {}
 
     def _moment(self, kind: str) -> str:
-        if kind == TIME:
-            return cells.clock(self.name)
         return (cells.date if kind == DATE else cells.duration)(self.source, self.name)
 
     def expression(self, kind: str) -> str:
@@ -247,10 +223,7 @@ class NonNumericColumn:
     def batches(self, kind: str) -> Iterator[tuple[int, Any]]:
         """Yields the first row and batches of the column."""
         query = f"SELECT {self.expression(kind)} FROM {quoted(self.table)} ORDER BY rowid"
-        first = 0
-        for batch in self.duck.batches(query, where=self.source.name, rows=1 << 15):
-            yield first, batch
-            first += batch.num_rows
+        yield from self.duck.numbered(query, where=self.source.name, rows=1 << 15)
 
 
 def encode(column: Column, values: Any, arrays: Arrays) -> Floats:
@@ -259,16 +232,15 @@ def encode(column: Column, values: Any, arrays: Arrays) -> Floats:
     A missing number is the training's mean; a missing or unknown category, text, vector or place on
     a circle has zeros.
     """
-    encoders: dict[str, Callable[..., Floats]] = {CATEGORY: _category, VECTOR: _vector, DATE: _date}
     if column.kind == TEXT:
         idf, axes = arrays[f"{column.name}/idf"], arrays[f"{column.name}/axes"]
         return text_features(values.to_pylist(), idf, axes)
-    if column.kind in encoders:
-        return encoders[column.kind](column, values)
-    seconds = values.to_numpy(zero_copy_only=False).astype(np.float64)
-    if column.kind == TIME:
-        return np.stack(_circle(seconds, DAY), axis=1).astype(np.float32)
-    days = seconds / DAY
+    encoders = {CATEGORY: _category, VECTOR: _vector, DATE: _date, DURATION: _duration}
+    return encoders[column.kind](column, values)
+
+
+def _duration(column: Column, values: Any) -> Floats:
+    days = values.to_numpy(zero_copy_only=False).astype(np.float64) / DAY
     found: Floats = np.where(np.isnan(days), column.fill, days)[:, None].astype(np.float32)
     return found
 

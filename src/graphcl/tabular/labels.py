@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import GraphError, option
+from graphcl.errors import GraphError, demand, option
 from graphcl.graphs.validation import is_number
 from graphcl.tabular.cells import absent, is_text, plain
 from graphcl.tabular.duck import Duck, literal, quoted
@@ -35,17 +35,10 @@ def read_number(duck: Duck, source: Source, name: str, kind: str) -> npt.NDArray
     if kind == "classes" or (kind == "auto" and text_only):
         return None
     cell, none = f"TRY_CAST(({plain(source, name)})::VARCHAR AS DOUBLE)", absent(source, name)
-    wrong = duck.rows(
-        f"SELECT rowid, {quoted(name)}::VARCHAR FROM node_rows WHERE NOT {none} AND NOT "
-        f"coalesce(isfinite({cell}), false) ORDER BY rowid LIMIT 1",
-        where=source.name,
-    )
-    if wrong and kind == "number":
-        raise GraphError(
-            f"{source.name}: row {wrong[0][0] + 1}, column {name!r}: {short(wrong[0][1])} is not "
-            "a number"
-        )
-    if wrong:
+    wrong = f"NOT {none} AND NOT coalesce(isfinite({cell}), false)"
+    for row, text in duck.first("node_rows", wrong, quoted(name), where=source.name):
+        number = f"row {row}, column {name!r}: {short(text)} is not a number"
+        demand(kind != "number", f"{source.name}: {number}")
         return None
     query = f"SELECT CASE WHEN {none} THEN 'nan'::DOUBLE ELSE {cell} END FROM node_rows"
     (y,) = duck.arrays(f"{query} ORDER BY rowid", where=source.name)
@@ -70,8 +63,8 @@ def read_labels(
         f"min({whole}), max({whole}) FROM node_rows WHERE NOT ({empty})",
         where=source.name,
     )
-    if numbers is None:
-        raise GraphError(f"{source.name}: {option('label')}: column {name!r} has no values")
+    there = numbers is not None
+    demand(there, f"{source.name}: {option('label')}: column {name!r} has no values")
     absent, order, kept = empty, f"{column}::VARCHAR", False
     if numbers and not text_only and low >= -1:
         absent, order, kept = f"{empty} OR {whole} = -1", whole, high + 1 == values
@@ -120,18 +113,14 @@ def read_several_labels(
     )
     found = [name for (name,) in duck.rows("SELECT DISTINCT name FROM label_cells ORDER BY 1")]
     shown = ", ".join(map(repr, names))
-    if not found:
-        raise GraphError(f"{source.name}: {option('label')}: {shown} has no values")
-    if len(found) > MAX_LABELS:
-        raise GraphError(
-            f"{source.name}: {option('label')}: {shown} has {len(found):,} labels; at most "
-            f"{MAX_LABELS:,} can be told apart"
-        )
+    start = f"{source.name}: {option('label')}: {shown} has"
+    demand(found, f"{start} no values")
+    most = f"at most {MAX_LABELS:,} can be told apart"
+    demand(len(found) <= MAX_LABELS, f"{start} {len(found):,} labels; {most}")
     if all(name.isdecimal() and len(name) < 18 for name in found):
         found.sort(key=int)
     number = {name: place for place, name in enumerate(found)}
-    (rows,) = duck.row("SELECT count(*) FROM node_rows")
-    y = np.full((rows, len(found)), -1, np.int64)
+    y = np.full((duck.count("node_rows"), len(found)), -1, np.int64)
     known = " OR ".join(["rowid IN (SELECT place FROM label_cells)", *answered])
     (labelled,) = duck.arrays(f"SELECT rowid FROM node_rows WHERE {known}")
     y[labelled] = 0
@@ -190,18 +179,12 @@ def read_split(duck: Duck, source: Source, name: str) -> dict[str, npt.NDArray[n
         "test_mask": ("test", "testing"),
     }
     column = f"lower(trim({quoted(name)}::VARCHAR))"
-    known = [word for group in words.values() for word in group]
-    none = ("", "none", "unused")
-    listed = ", ".join(literal(word) for word in (*known, *none))
-    wrong = duck.rows(
-        f"SELECT rowid, {quoted(name)}::VARCHAR FROM node_rows WHERE {column} NOT IN ({listed}) "
-        "ORDER BY rowid LIMIT 1",
-        where=source.name,
-    )
-    if wrong:
+    known = ["", "none", "unused", *(word for group in words.values() for word in group)]
+    wrong = f"{column} NOT IN ({', '.join(map(literal, known))})"
+    for row, cell in duck.first("node_rows", wrong, quoted(name), where=source.name):
         raise GraphError(
-            f"{source.name}: row {wrong[0][0] + 1}, column {name!r}: {short(wrong[0][1])} is not "
-            "a split; known: train, val, test, or an empty cell"
+            f"{source.name}: row {row}, column {name!r}: {short(cell)} is not a split; known: "
+            "train, val, test, or an empty cell"
         )
     groups = [", ".join(map(literal, group)) for group in words.values()]
     flags = ", ".join(f"coalesce({column} IN ({group}), false)" for group in groups)

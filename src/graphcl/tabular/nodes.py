@@ -5,13 +5,13 @@ Nodes of a table keep its order. Nodes that only edges name come after them, sor
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.errors import GraphError, counted, option, require
+from graphcl.errors import GraphError, counted, demand, option, require
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.validation import FEW_VALUES, is_labelled
 from graphcl.store.columns import Names
@@ -19,10 +19,9 @@ from graphcl.store.header import MASKS
 from graphcl.store.writer import ArrayWriter
 from graphcl.tabular import columns as table_columns
 from graphcl.tabular import labels as table_labels
-from graphcl.tabular.beside import TagTable, load_ids, place_vectors
-from graphcl.tabular.cells import is_written
-from graphcl.tabular.columns import IdColumn, common_kind
-from graphcl.tabular.duck import Duck, is_query, quoted
+from graphcl.tabular.beside import TagTable, VectorFeatures, load_ids, place_vectors
+from graphcl.tabular.cells import with_mark
+from graphcl.tabular.duck import Duck, is_query, literal, quoted
 from graphcl.tabular.features import (
     FeaturePart,
     InMemory,
@@ -43,7 +42,6 @@ from graphcl.tabular.report import (
     Usual,
     collect,
     listed,
-    outcomes,
 )
 from graphcl.tabular.sources import Source, open_source
 from graphcl.tabular.times import LABELLED, TIME
@@ -60,6 +58,7 @@ class NodeSource:
         duck: a session of its own.
         given: the table or matrix; None takes the one of the file that has the edges, if any.
         options: of the whole graph.
+        node_ids: the ids of the rows of a matrix.
         of_edges: the list of edges.
 
     Attributes:
@@ -69,38 +68,30 @@ class NodeSource:
     """
 
     def __init__(
-        self, duck: Duck, given: Any, options: TableOptions, of_edges: Source | None = None
+        self,
+        duck: Duck,
+        given: Any,
+        options: TableOptions,
+        node_ids: Any,
+        of_edges: Source | None = None,
     ) -> None:
-        self.duck, self.given = duck, given
+        self.duck, self.note = duck, ""
         self.source: Source | None = None if of_edges is None else of_edges.nodes
         self.matrix: Nodes | None = None
-        self.note = ""
-        if given is None:
-            return
-        if not (isinstance(given, str) and is_query(given)):
-            self.set_ids(None if options.is_typed else options.node_ids)
-        if self.matrix is None:
-            source = open_source(duck, given, role="nodes", options=options)
-            self.source = source.nodes or source  # a graph file has a node table of its own
-
-    def keep_rows(self) -> None:
-        """Keeps the rows of a query, which is asked once and whose order may change."""
-        if self.source is not None:
-            self.source = kept(self.duck, self.source)
-
-    def set_ids(self, node_ids: Any) -> None:
-        """Reads the matrix, if it is one, and makes a table of its ids."""
-        import pyarrow
-
-        found = read_features(self.given, node_ids)
+        query = isinstance(given, str) and is_query(given)
+        found = None if query or given is None else read_features(given, node_ids)
         if found is not None:
             self.matrix, self.note = found
             ids = self.matrix.ids
             ids = ids if ids.dtype.kind != "O" else np.array([str(one) for one in ids])
-            self.duck.run("DROP TABLE IF EXISTS node_rows")
-            self.duck.load("node_rows", pyarrow.table({"id": pyarrow.array(ids.tolist())}))
-            name = self.given if isinstance(self.given, str) else "nodes"
-            self.source = Source(name, "node_rows", self.duck.columns("node_rows"))
+            duck.load("node_rows", {"id": ids.tolist()})
+            name = given if isinstance(given, str) else "nodes"
+            self.source = Source(name, "node_rows", duck.columns("node_rows"))
+            return
+        demand(node_ids is None, "node_ids: they are for a matrix; a table has a column of ids")
+        if given is not None:
+            source = open_source(duck, given, role="nodes", options=options)
+            self.source = source.nodes or source  # a graph file has a node table of its own
 
 
 class NumberedNodes:
@@ -138,21 +129,17 @@ class NumberedNodes:
         self.problems: list[Problem] = []
         self.id_kind = self.key_kind = "BIGINT"
         self.num_nodes, self.in_order = 0, False
-        self._labels, self._split = tuple[str, ...](), ""
-        self._has_columns = False
-        self._ignored: tuple[str, ...] = ()
+        self._labels, self._ignored = tuple[str, ...](), tuple[str, ...]()
+        self._split = ""
         self._prepared: FitColumns | ApplyColumns | None = None
         self._y: npt.NDArray[np.int64] | None = None
         self._masks: dict[str, npt.NDArray[np.bool_]] = {}
-        if options.node_ids is not None:
-            if opened.matrix is None:
-                raise GraphError("node_ids: they are for a matrix; a table has a column of ids")
-            opened.set_ids(options.node_ids)
         self.source, self.matrix, self._note = opened.source, opened.matrix, opened.note
+        self._has_columns = self.source is not None and self.matrix is None
         if self.matrix is not None:
             self.identity = ("id", "given")
         elif self.source is not None:
-            self._load_table(self.source)
+            self.source = self._load_table(self.source)
         self._open_beside()
 
     @property
@@ -171,11 +158,9 @@ class NumberedNodes:
         there = self.source is not None and self.source.later
         return f"(SELECT key FROM {self.duck.schema}.later)" if there else "('')"
 
-    def _load_table(self, source: Source) -> None:
+    def _load_table(self, source: Source) -> Source:
         """Creates ``node_rows``: ids, labels and split; features, maybe thousands, come later."""
-        options = self.options
-        self._has_columns = True
-        self.source = source = kept(self.duck, self._once(source))
+        options, source = self.options, kept(self.duck, self._once(source))
         self._labels = table_columns.find_all(source, options.label, "label")
         if options.split is not None:
             self._split = table_columns.find(source, options.split, "split")
@@ -185,6 +170,7 @@ class NumberedNodes:
             f"FROM {source.relation}",
             where=source.name,
         )
+        return source
 
     def _once(self, source: Source) -> Source:
         """Returns the node table with one row for each id, if the caller says which to keep."""
@@ -212,23 +198,20 @@ class NumberedNodes:
         """Reads the ids of tags and vectors; their features are made once nodes are numbered."""
         options = self.options
         self.tags: TagTable | None = None
-        self._vector_ids: IdColumn | None = None
+        self._vector_ids: table_columns.IdColumn | None = None
         for name in ("tags", "vectors"):
             self._check_beside(name)
+        demand(
+            options.tags is not None or options.preparation or not options.tag_columns,
+            f"{option('tag_columns')}: there are no tags; pass {option('tags', 'FILE')}",
+        )
         if options.tags is not None:
             source = open_source(self.duck, options.tags, role="tags", options=options)
             id_column = self.identity[0] if self._has_columns else None
             self.tags = TagTable(self.duck, source, options, id_column)
-        elif options.tag_columns and options.preparation is None:
-            raise GraphError(
-                f"{option('tag_columns')}: there are no tags; pass {option('tags', 'FILE')}"
-            )
         if options.vector_ids is not None:
-            if options.vectors is None:
-                raise GraphError(
-                    f"{option('vector_ids')}: there are no vectors; pass "
-                    f"{option('vectors', 'FILE.npy')}"
-                )
+            advice = f"there are no vectors; pass {option('vectors', 'FILE.npy')}"
+            demand(options.vectors is not None, f"{option('vector_ids')}: {advice}")
             self._vector_ids = load_ids(self.duck, options)
 
     def _check_beside(self, name: str) -> None:
@@ -237,28 +220,25 @@ class NumberedNodes:
         given = getattr(self.options, name) is not None
         trained = prepared is not None and getattr(prepared, name) is not None
         if self.options.features == "structural":
-            if given:
-                raise GraphError(
-                    f"{own}: {option('features', 'structural')} leaves {name} out; pass "
-                    f"{option('features', 'both')}"
-                )
-        elif trained and not given:
-            raise GraphError(f"the model was trained with {name}; pass {option(name, 'FILE')}")
-        elif given and not trained and prepared is not None:
-            raise GraphError(f"{own}: the model was trained without {name}; leave {own} out")
+            both = option("features", "both")
+            left = f"{own}: {option('features', 'structural')} leaves {name} out; pass {both}"
+            demand(not given, left)
+            return
+        known = prepared is None or given == trained
+        advice = f"pass {option(name, 'FILE')}" if trained else f"leave {own} out"
+        with_it = "with" if trained else "without"
+        demand(known, f"{own}: the model was trained {with_it} {name}; {advice}")
 
-    def number(self, ends: Sequence[tuple[IdColumn, str, int]]) -> None:
+    def number(self, ends: Sequence[tuple[table_columns.IdColumn, str, int]]) -> None:
         """Numbers the nodes.
 
         Args:
             ends: the columns of ends of the lists of edges, with their types and rows; without a
                 node table they name the nodes.
         """
-        kinds = set()
-        for column in (None if self.tags is None else self.tags.ids, self._vector_ids):
-            if column is not None:
-                self.report.notes += column.padding(self.duck)
-                kinds.add(column.kind(self.duck))
+        beside = [one for one in (self.tags and self.tags.ids, self._vector_ids) if one is not None]
+        self.report.notes += [line for one in beside for line in one.padding(self.duck)]
+        kinds = {one.kind(self.duck) for one in beside}
         if self.source is None:
             self._number_ends(ends, kinds)
         else:
@@ -270,16 +250,18 @@ class NumberedNodes:
         same = "bool_and(key = number)" if self.key_kind != "VARCHAR" else "false"
         self.in_order = bool(self.duck.row(f"SELECT {same} FROM nodes")[0])
 
-    def _number_ends(self, ends: Sequence[tuple[IdColumn, str, int]], kinds: set[str]) -> None:
+    def _number_ends(
+        self, ends: Sequence[tuple[table_columns.IdColumn, str, int]], kinds: set[str]
+    ) -> None:
         """Numbers the nodes that edges and tags name, without a node table."""
         for name in ("label", "split", "id_column", "one_hot", "ignore"):
-            if getattr(self.options, name):
-                raise GraphError(f"{option(name)}: there is no node table; pass {option('nodes')}")
+            missing = f"{option(name)}: there is no node table; pass {option('nodes')}"
+            demand(not getattr(self.options, name), missing)
         if not any(rows for _, _, rows in ends) and self.tags is None:
             where = ends[0][0].source.name
             raise NoRowsError(f"{where}: has no rows; a graph needs at least one node")
         kinds |= {kind for _, kind, rows in ends if rows}
-        self.id_kind = self.key_kind = kind = common_kind(kinds)
+        self.id_kind = self.key_kind = kind = table_columns.common_kind(kinds)
         named = [(column.column, column.table) for column, _, _ in ends]
         named += [("key", "tag_rows")] if self.tags is not None else []
         union = " UNION ".join(f"SELECT CAST({one} AS {kind}) AS key FROM {t}" for one, t in named)
@@ -290,13 +272,13 @@ class NumberedNodes:
 
     def _number_table(self, source: Source, kinds: set[str]) -> None:
         duck, (name, how) = self.duck, self.identity
-        column = IdColumn(source, name, "node_rows", name)
-        if duck.row("SELECT count(*) FROM node_rows") == (0,):
+        column = table_columns.IdColumn(source, name, "node_rows", name)
+        if not duck.count("node_rows"):
             raise NoRowsError(f"{source.name}: has no rows; a graph needs at least one node")
         collect(self.problems, column.check_present, duck)
         self.report.notes += column.padding(duck)
         self.id_kind = column.kind(duck)
-        self.key_kind = common_kind(kinds | {self.id_kind})
+        self.key_kind = table_columns.common_kind(kinds | {self.id_kind})
         duck.run(
             f"CREATE TABLE nodes AS SELECT CAST({quoted(name)} AS {self.key_kind}) AS key, "
             "rowid AS number FROM node_rows"
@@ -305,15 +287,11 @@ class NumberedNodes:
             "SELECT key::VARCHAR, min(number) + 1, max(number) + 1, count(*) OVER () FROM nodes "
             "WHERE key IS NOT NULL GROUP BY key HAVING count(*) > 1 ORDER BY 2 LIMIT 1"
         )
-        if twice:
-            value, first, last, ids = twice[0]
+        for value, first, last, ids in twice:
             more = f" ({counted(ids, 'id')} with several rows)" if ids > 1 else ""
-            keep, known = "", self._has_columns
-            if known:
-                keep = (
-                    f": keep one with {option('duplicates', 'first')} or "
-                    f"{option('duplicates', 'last')}"
-                )
+            known = self._has_columns
+            either = f"{option('duplicates', 'first')} or {option('duplicates', 'last')}"
+            keep = f": keep one with {either}" if known else ""
             self.problems.append(
                 Problem(
                     f"{source.name}: rows {first} and {last} have the same id {value!r} in column "
@@ -352,42 +330,68 @@ class NumberedNodes:
         self.report.added_nodes = self.num_nodes - before
         return self.report.added_nodes
 
+    def guessed_ids(self) -> str:
+        """Returns what to say of the column of ids if it was guessed."""
+        name, how = self.identity
+        if how in ("given", "") or self.source is None:
+            return ""
+        others = ", ".join(repr(one) for one in list(self.source.columns)[:8] if one != name)
+        more = f"; another column is given by {option('id_column')}: {others}" if others else ""
+        return f"; the ids are those in {name!r} ({how}){more}"
+
+    def same_numbers(self, unknown: str) -> str:
+        """Returns a hint if the node table has the same number, written in another way."""
+        written = self.duck.rows(
+            "SELECT key::VARCHAR FROM nodes WHERE TRY_CAST(key::VARCHAR AS DOUBLE) = "
+            f"TRY_CAST({literal(unknown)} AS DOUBLE) LIMIT 1"
+        )
+        if not written or self.source is None:
+            return ""
+        said = f"; its ids are written {written[0][0]!r} there and {unknown!r} here"
+        digits, given = unknown.removeprefix("-"), self.options.nodes
+        readable = isinstance(given, str) and not is_query(given)
+        if not digits.isdecimal() or str(int(digits)) != digits or not readable:
+            return said  # to read the node table in another way would not help
+        own = quoted(self.identity[0])
+        query = f"SELECT * REPLACE (CAST(CAST({own} AS DOUBLE) AS BIGINT) AS {own}) FROM '{given}'"
+        plain = not set(query) & set("$`\\!")  # then a shell takes it between double quotes
+        typed = '"' + query.replace('"', '\\"') + '"' if plain else ""
+        return f"{said}: with whole numbers, read it as {option('nodes', query, written=typed)}"
+
     # Features
 
     def _choose_features(self, source: Source, how: str) -> None:
         options, report = self.options, self.report
+        structural = options.features == "structural"
         if self.matrix is not None:
             report.notes.append(Usual(f"nodes: {source.name}: {self.matrix.num_features} features"))
             report.notes += [self._note] if self._note else []
-            if options.features != "structural":
+            if not structural:
                 self.parts.append(MatrixFeatures(self.matrix.x))
                 self.sparse = scipy.sparse.issparse(self.matrix.x)
             return
         report.notes.append(Usual(f"nodes: {source.name}: ids in {self.identity[0]!r} ({how})"))
         self._ignored = table_columns.find_all(source, options.ignore, "ignore")
-        if not self._has_columns or options.features == "structural":
+        if structural:
             return
-        found: FitColumns | ApplyColumns
-        if options.preparation is not None:
-            found = ApplyColumns(self.duck, source, options.preparation)
-        else:
-            found = self._fit(source)
+        found = self._fit(source)
         self.problems += found.problems
         if found.features is not None:
             self.parts.append(found.features)
             report.preparation, report.filled_values = found.features.preparation, found.filled
             self._prepared = found
 
-    def _fit(self, source: Source) -> FitColumns:
+    def _fit(self, source: Source) -> FitColumns | ApplyColumns:
         """Decides what the columns become that are not used for something else."""
         options, used = self.options, set(self.used_columns)
+        if options.preparation is not None:
+            return ApplyColumns(self.duck, source, options.preparation)
 
         def named(keyword: str) -> tuple[str, ...]:
             return table_columns.find_all(source, getattr(options, keyword), keyword)
 
-        given = kinds_given(source.name, named, used)
+        given, training = kinds_given(source.name, named, used), self._training_rows()
         used |= set(self._ignored)
-        training = self._training_rows()
         return FitColumns(self.duck, source, options, used=used, given=given, training=training)
 
     def _training_rows(self) -> npt.NDArray[np.bool_] | None:
@@ -403,17 +407,22 @@ class NumberedNodes:
         if training is not None:  # nodes that only edges name are not in training
             training = np.pad(training, (0, self.num_nodes - len(training)))
         prepared, known = report.preparation, options.preparation or Preparation(())
+        beside: list[TagTable | VectorFeatures] = []
         if self.tags is not None:
             self.tags.join(self.key_kind, known.tags, training)
-            prepared = replace(prepared or Preparation(()), tags=self.tags.tags)
-            self._add_part(self.tags)
+            beside.append(self.tags)
         if options.vectors is not None:
             ids, kind = self._vector_ids, self.key_kind
             vectors = place_vectors(self.duck, options, ids=ids, kind=kind, order=self.source)
             if not vectors.problems:
                 vectors.look(known.vectors, training)
-            prepared = replace(prepared or Preparation(()), vectors=vectors.vectors)
-            self._add_part(vectors)
+            beside.append(vectors)
+        for part in beside:
+            own: dict[str, Any] = {part.column.kind: part.column}
+            prepared = replace(prepared or Preparation(()), **own)
+            self.parts.append(part)
+            self.problems += part.problems
+            report.notes += part.notes
         if prepared is not None and not self.problems:
             if options.preparation is not None:
                 self.sparse = options.preparation.sparse
@@ -424,11 +433,6 @@ class NumberedNodes:
         # Read now, so that all that is wrong is found before anything is refused.
         self._y = collect(self.problems, self._read_labels)
         self._masks = collect(self.problems, self._read_masks) or {}
-
-    def _add_part(self, part: Any) -> None:
-        self.parts.append(part)
-        self.problems += part.problems
-        self.report.notes += part.notes
 
     def _say_features(self, prepared: Preparation) -> None:
         """Reports the features, and what became of each column."""
@@ -441,9 +445,9 @@ class NumberedNodes:
             report.notes += found.notes
             roles = dict.fromkeys(self._ignored, "left out, as you asked")
             roles |= {self.identity[0]: "the ids"} | dict.fromkeys(self._labels, "a label")
-            roles |= dict.fromkeys(found.empty, "empty: left out") | {self._split: "the split"}
+            roles |= {self._split: "the split"}
             names = [name for name in self.source.columns if name not in (TIME, LABELLED)]
-            report.fates += outcomes(names, prepared.columns, found.missing, roles)
+            report.fates += found.outcomes(names, roles)
         for one in prepared.beside:
             report.fates.append(ColumnOutcome(option(one.kind), one.describe(), len(one.features)))
 
@@ -496,20 +500,16 @@ class NumberedNodes:
         return np.concatenate([values, np.full((added, *values.shape[1:]), filling, values.dtype)])
 
     def _columns_for(self, keyword: str) -> Source:
-        if self.source is None or self.matrix is not None:
-            raise GraphError(
-                f"{option(keyword)}: there is no node table with columns; pass {option('nodes')}"
-            )
-        return self.source
+        advice = f"there is no node table with columns; pass {option('nodes')}"
+        demand(self._has_columns, f"{option(keyword)}: {advice}")
+        return cast("Source", self.source)
 
     def _read_labels(self) -> npt.NDArray[Any] | None:
         names, report, separator = self._labels, self.report, self.options.label_separator
         kind = self.options.label_kind
         if not self.options.label:
-            if separator is not None:
-                raise GraphError(
-                    f"{option('label_separator')}: there are no labels; pass {option('label')}"
-                )
+            advice = f"there are no labels; pass {option('label')}"
+            demand(separator is None, f"{option('label_separator')}: {advice}")
             report.class_names = () if self.matrix is None else self.matrix.class_names
             return None if self.matrix is None else self.matrix.y
         source = self._columns_for("label")
@@ -522,8 +522,7 @@ class NumberedNodes:
             )
             self._say_labels(y, "label per node", "labels per node")
             return y
-        if self.options.decimal and is_written(source, names[0]):
-            source = replace(source, decimals={names[0]: self.options.decimal})
+        source = with_mark(source, names[0], self.options.decimal)
         number = table_labels.read_number(self.duck, source, names[0], kind)
         if number is not None:
             self._say_number(number, kind)
@@ -584,16 +583,12 @@ class NumberedNodes:
 
         if self.in_order and self.id_kind != "VARCHAR":
             return None
-        query = f"SELECT key::{self.id_kind} FROM nodes ORDER BY number"
-        column = pyarrow.chunked_array([one.column(0) for one in self.duck.batches(query)])
+        column = self.duck.table(f"SELECT key::{self.id_kind} FROM nodes ORDER BY number").column(0)
         if self.id_kind != "VARCHAR":
             return column.to_numpy()
-        # `Names` has Arrow's own layout, so the two buffers are taken as they are. A column can be
-        # a slice of a longer one: its offset says where it begins.
-        column = column.cast(pyarrow.large_string()).combine_chunks()
-        if isinstance(column, pyarrow.ChunkedArray):
-            column = column.chunk(0)
-        _, offsets, text = column.buffers()
-        starts = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
-        letters = np.frombuffer(text, np.uint8) if text is not None else np.zeros(0, np.uint8)
+        # `Names` has Arrow's own layout, so the two buffers are taken as they are.
+        whole = pyarrow.concat_arrays(column.cast(pyarrow.large_string()).chunks)
+        _, offsets, text = whole.buffers()
+        starts = np.frombuffer(offsets, np.int64)[whole.offset : whole.offset + len(whole) + 1]
+        letters = np.frombuffer(text, np.uint8)
         return Names(starts - starts[0], letters[starts[0] : starts[-1]].copy())

@@ -13,7 +13,15 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from graphcl.errors import GraphError, ParameterError, check_known, option, require, suggestion
+from graphcl.errors import (
+    GraphError,
+    ParameterError,
+    check_known,
+    demand,
+    option,
+    require,
+    suggestion,
+)
 from graphcl.errors import counted as counted
 from graphcl.settings import LABEL_KINDS
 from graphcl.tabular.preparation import Preparation
@@ -40,6 +48,7 @@ SINGLE = ("id_column", "split")  # one column for each type
 BESIDE = ("tags", "tag_columns", "vectors", "vector_ids", "node_ids")
 LABELS = ("label_separator", "label_kind")  # of the type that has labels
 COMMON = ("missing", "strict", "header", "inductive", "decimal", "date_format", "duplicates")
+CHOSEN = ("duplicates", "unknown_edges")  # for particular tables
 OF_EDGES = ("source_column", "target_column", "weight")
 OF_BOTH = ("one_hot", "text", "date", "ignore")  # columns of node tables and of lists of edges
 
@@ -149,6 +158,8 @@ class TableOptions:
     edge_preparations: Mapping[str, Preparation] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        for name in FILES:
+            object.__setattr__(self, name, _as_texts(getattr(self, name)))
         for name in (*COLUMNS, *TIMES):  # one column may be given as a text
             value = getattr(self, name)
             if isinstance(value, Mapping):  # of the types of a typed graph
@@ -195,11 +206,9 @@ class TableOptions:
         """
         for name in ONE_EACH:
             value = getattr(self, name)
-            if isinstance(value, Mapping | tuple | list) and len(value) > 0:
-                raise GraphError(
-                    f"{option(name)}: {', '.join(map(str, value))}: a graph of one type has one "
-                    f"column; give {option(name)} once"
-                )
+            several = value if isinstance(value, Mapping | tuple | list) else ()
+            once = f"a graph of one type has one column; give {option(name)} once"
+            demand(not several, f"{option(name)}: {', '.join(map(str, several))}: {once}")
 
     @classmethod
     def named(cls, owner: str, given: Mapping[str, Any]) -> "TableOptions":
@@ -209,19 +218,16 @@ class TableOptions:
             ParameterError: there is no such option.
         """
         known = [one.name for one in fields(cls)]
-        for name in given:
-            if name not in known:
-                near = suggestion(name, known)
-                raise ParameterError(f"{owner}: there is no option {name!r}{near}")
+        for name in given.keys() - set(known):
+            near = suggestion(name, known)
+            raise ParameterError(f"{owner}: there is no option {name!r}{near}")
         return cls(**given)
 
     def given(self) -> dict[str, Any]:
         """Returns the options that differ from the defaults; a preparation is not an option."""
-        pairs = ((one.name, getattr(self, one.name), one.default) for one in fields(self))
-        found = {name: value for name, value, default in pairs if not _same(value, default)}
-        for name in _PREPARED:
-            found.pop(name, None)
-        return found
+        kept = [one for one in fields(self) if one.name not in _PREPARED]
+        pairs = ((one.name, getattr(self, one.name), one.default) for one in kept)
+        return {name: value for name, value, default in pairs if not _same(value, default)}
 
     def record(self) -> str:
         """Returns the options as JSON, to read these tables or similar ones again."""
@@ -256,22 +262,7 @@ class TableOptions:
         An option that is not given is taken from `trained`, except those in `own`, which describe
         particular tables.
         """
-        own = (
-            "nodes",
-            "edges",
-            "tags",
-            "vectors",
-            "vector_ids",
-            "node_ids",
-            "label",
-            "label_separator",
-            "label_kind",
-            "split",
-            "ignore",
-            "duplicates",
-            "unknown_edges",
-            "strict",
-        )
+        own = {*FILES, "node_ids", "label", *LABELS, "split", "ignore", *CHOSEN, "strict"}
         kept = {name: value for name, value in trained.given().items() if name not in own}
         merged = TableOptions(**kept | self.given())
         return replace(merged, **{name: getattr(trained, name) for name in _PREPARED})
@@ -286,6 +277,14 @@ class TableOptions:
             listed = (several,) if isinstance(several, str) else several
             found += [part for text in listed for part in (text, text.partition("=")[2])]
         return frozenset(name.lower() for name in found if name)
+
+
+def _as_texts(given: Any) -> Any:
+    """Returns files, and tables by name, with paths and names as texts."""
+    if isinstance(given, Mapping) and not hasattr(given, "columns"):
+        names = (":".join(map(str, one)) if isinstance(one, tuple) else str(one) for one in given)
+        return dict(zip(names, map(_as_texts, given.values()), strict=True))
+    return str(given) if isinstance(given, Path) else given
 
 
 def holds_tables(given: Any) -> bool:
@@ -336,13 +335,12 @@ def divide(
         of_edges = (lists or {}) if name in OF_BOTH else {}
         for kind, column in _placed(name, getattr(options, name), columns, of_edges):
             if name in SINGLE:
-                if name in found[kind]:
-                    raise GraphError(f"{option(name)}: type {kind!r} has two")
+                demand(name not in found[kind], f"{option(name)}: type {kind!r} has two")
                 found[kind][name] = column
             else:
                 found[kind][name] = (*found[kind].get(name, ()), column)
     for name in BESIDE:
-        for kind, value in _of_one_type(name, getattr(options, name), columns):
+        for kind, value in of_one_type(name, getattr(options, name), columns):
             found[kind][name] = value
     common: dict[str, Any] = {name: getattr(options, name) for name in COMMON}
     divided = {}
@@ -351,10 +349,10 @@ def divide(
         if "label" in own:
             own |= {name: getattr(options, name) for name in LABELS}
         divided[kind] = TableOptions(**common, **own, preparation=prepared.get(kind))
-    if options.label_separator is not None and not any(one.label for one in divided.values()):
-        raise GraphError(
-            f"{option('label_separator')}: there are no labels; pass {option('label')}"
-        )
+    demand(
+        options.label_separator is None or any(one.label for one in divided.values()),
+        f"{option('label_separator')}: there are no labels; pass {option('label')}",
+    )
     return divided
 
 
@@ -378,9 +376,9 @@ def _placed(
         if not of and not any(having(names, [text]) for names in lists.values()):
             raise GraphError(f"{option(name)}: {_nowhere(text, columns, lists)}")
         if name == "label" and len(of) > 1:
+            which = f"say of which: {option('label', text, of=of[0])}"
             raise GraphError(
-                f"{option('label')}: {text!r} is a column of {' and '.join(of)}; say of which: "
-                f"{option('label', text, of=of[0])}"
+                f"{option('label')}: {text!r} is a column of {' and '.join(of)}; {which}"
             )
         found += [(one, text) for one in of]
     return found
@@ -401,7 +399,7 @@ def by_name(keyword: str, given: Any, known: Iterable[str]) -> list[tuple[str, A
         GraphError: one is given twice, or a mapping names an unknown one.
     """
     names, pairs = list(known), list[tuple[str, Any]]()
-    if given is None or (isinstance(given, tuple) and not given):
+    if given is None:
         return []
     if isinstance(given, Mapping):
         for key, value in given.items():
@@ -418,9 +416,8 @@ def by_name(keyword: str, given: Any, known: Iterable[str]) -> list[tuple[str, A
     else:
         pairs.append(("", given))
     said = [name for name, _ in pairs if name]
-    if keyword not in COLUMNS and len(said) > len(set(said)):
-        twice = next(name for name in said if said.count(name) > 1)
-        raise GraphError(f"{option(keyword)}: {twice!r} is given twice")
+    for name in said if keyword not in COLUMNS else ():
+        demand(said.count(name) == 1, f"{option(keyword)}: {name!r} is given twice")
     return pairs
 
 
@@ -453,7 +450,7 @@ def having(columns: Iterable[str] | None, names: Iterable[str]) -> list[str]:
     return [known[one] for one in wanted if one in known]
 
 
-def _of_one_type(name: str, given: Any, kinds: Iterable[str]) -> list[tuple[str, Any]]:
+def of_one_type(name: str, given: Any, kinds: Iterable[str]) -> list[tuple[str, Any]]:
     """Returns the types that an option has a file or an array for."""
     known = list(kinds)
     pairs = by_name(name, given, known)
@@ -461,11 +458,11 @@ def _of_one_type(name: str, given: Any, kinds: Iterable[str]) -> list[tuple[str,
         return pairs
     if name == "tag_columns" and _are_texts(given):  # names of columns, one by one
         given = ",".join(given)
-    if len(known) == 1 and not any(kind for kind, _ in pairs):
-        return [(known[0], given)]
     shown = given if isinstance(given, str) else "…"
     said = option(name, shown, of=known[0], written=shown)
-    raise GraphError(f"{option(name)}: say of which type: {said}")
+    clear = len(known) == 1 and not any(kind for kind, _ in pairs)
+    demand(clear, f"{option(name)}: say of which type: {said}")
+    return [(known[0], given)]
 
 
 def of_relation(options: TableOptions, name: str, known: Iterable[str]) -> TableOptions:
@@ -481,9 +478,9 @@ def of_relation(options: TableOptions, name: str, known: Iterable[str]) -> Table
         pairs = by_name(keyword, getattr(options, keyword), known)
         own = [column for relation, column in pairs if relation == name]
         common = [column for relation, column in pairs if not relation]
-        if keyword in OF_EDGES and len(common) > 1:
-            shown = option(keyword, common[0], of=name)
-            raise GraphError(f"{option(keyword)}: say of which relation each is: {shown}")
+        shown = option(keyword, next(iter(common), None), of=name)
+        clear = keyword not in OF_EDGES or len(common) < 2
+        demand(clear, f"{option(keyword)}: say of which relation each is: {shown}")
         found = (*own, *common)
         changed[keyword] = found if keyword in OF_BOTH else next(iter(found), None)
     return replace(options, **changed)
@@ -499,14 +496,11 @@ def split_relation(name: str, types: Sequence[str]) -> tuple[tuple[str, ...], st
     parts = tuple(name.split(":"))
     if len(parts) == 1:
         return (), parts[0]
-    if len(parts) != 3 or not all(parts):
-        raise GraphError(
-            f"{option('edges', name, written=name)}: a relation is named NAME, or "
-            "SOURCE:NAME:TARGET with the types"
-        )
-    for end in (parts[0], parts[2]):
-        what = f"{option('edges', name, written=name)}: no type"
-        check_known(end, types, what=what, listed="the types:", error=GraphError)
+    start = f"{option('edges', name, written=name)}:"
+    how = "a relation is named NAME, or SOURCE:NAME:TARGET with the types"
+    demand(len(parts) == 3 and all(parts), f"{start} {how}")
+    for end in parts[::2]:
+        check_known(end, types, what=f"{start} no type", listed="the types:", error=GraphError)
     return (parts[0], parts[2]), parts[1]
 
 

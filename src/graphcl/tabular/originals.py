@@ -16,7 +16,7 @@ from graphcl.graphs.structural import FEATURE_NAMES
 from graphcl.tabular import cells
 from graphcl.tabular.features import batches
 from graphcl.tabular.kinds import DAY, FEW_CATEGORIES
-from graphcl.tabular.preparation import CATEGORY, DATE, DURATION, NUMBER, TEXT, TIME, VECTOR
+from graphcl.tabular.preparation import CATEGORY, DATE, DURATION, NUMBER, TEXT, VECTOR
 from graphcl.tabular.sources import Source
 
 if TYPE_CHECKING:
@@ -90,10 +90,8 @@ def read_cells(nodes: "NumberedNodes") -> tuple[Original, ...]:
 
 
 def _cell(source: Source, name: str, kind: str) -> str:
-    """Returns an SQL expression for a cell: a number, days, hours, or a text."""
+    """Returns an SQL expression for a cell: a number, days, or a text."""
     sql = {NUMBER: cells.number, DATE: cells.date, DURATION: cells.duration}
-    if kind == TIME:
-        return f"{cells.clock(name)} / 3600"
     if kind not in sql:
         return cells.text(source, name)
     return f"({sql[kind](source, name)})::DOUBLE" + ("" if kind == NUMBER else f" / {DAY}")

@@ -22,12 +22,11 @@ from graphcl.files.text import read_text
 
 FORMAT = 1
 FILE, ARRAYS = "preparation.json", "preparation.safetensors"
-NUMBER, CATEGORY, DATE, DURATION, TIME, TEXT, VECTOR, AGE, TAGS, VECTORS = KINDS = (
+NUMBER, CATEGORY, DATE, DURATION, TEXT, VECTOR, AGE, TAGS, VECTORS = KINDS = (
     "number",
     "category",
     "date",
     "duration",
-    "time",
     "text",
     "vector",
     "age",
@@ -93,7 +92,6 @@ class Column:
             DATE: f"a date{form}: years since the first, and its place in the {parts}",
             DURATION: "a duration, in days",
             AGE: f"the time since then: the logarithm of {'days' if self.clock else 'it'}",
-            TIME: "a time of day: its place on the clock, two features",
             TEXT: f"text: {width} features (hashed TF-IDF, then SVD)",
             VECTOR: f"a vector of {width} numbers",
             TAGS: f"tags: {counted(width, 'name')}, one feature each",
@@ -198,17 +196,19 @@ def _column(given: Mapping[str, Any]) -> Column:
     column = Column(**{"features": _features({**given, **lists}), **given, **lists})
     numbers = (column.fill, column.low, column.high, column.origin, column.missing)
     texts = (column.name, column.kind, column.decimal, column.date_format)
-    plain = all(type(one) is str for one in texts) and type(column.clock) is bool
-    if column.kind not in KINDS or not plain or column.decimal not in ("", ",", "."):
+    count, distinct = len(column.features), len(set(column.categories))
+    expected = {NUMBER: 1, DURATION: 1, AGE: 1, DATE: 7 if column.clock else 5}
+    expected |= {CATEGORY: distinct, TAGS: distinct}
+    sound = (
+        all(type(one) is str for one in texts)
+        and all(type(one) in (int, float) and math.isfinite(one) for one in numbers)
+        and type(column.clock) is bool
+        and column.kind in KINDS
+        and column.decimal in ("", ",", ".")
+        and count == expected.get(column.kind, count) > 0
+    )
+    if not sound:
         raise ValueError(f"column {column.name!r}")
-    if not all(type(one) in (int, float) and math.isfinite(one) for one in numbers):
-        raise ValueError(f"column {column.name!r} has a number that is not finite")
-    named, count = len(column.categories), len(column.features)
-    if column.kind in (CATEGORY, TAGS) and len(set(column.categories)) != count:
-        raise ValueError(f"column {column.name!r} has {named} categories and {count} features")
-    expected = {NUMBER: 1, DURATION: 1, AGE: 1, TIME: 2, DATE: 7 if column.clock else 5}
-    if not count or expected.get(column.kind, count) != count:
-        raise ValueError(f"column {column.name!r} has {count} features")
     return column
 
 

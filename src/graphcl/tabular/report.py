@@ -1,11 +1,11 @@
 """What is said of tables: all problems in one message, and a report on what was found."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
 
 from graphcl.errors import GraphError, TableError, option
-from graphcl.tabular.preparation import Column, Preparation
+from graphcl.tabular.preparation import Preparation
 
 
 def unknown_advice() -> str:
@@ -106,10 +106,8 @@ class TableReport:
     columns: dict[str, str] = field(default_factory=dict)
     counts: EdgeCounts = field(default_factory=EdgeCounts)
     added_nodes: int = 0
-    isolated_nodes: int = 0
     filled_values: int = 0
     column_features: list[str] = field(default_factory=list)
-    structural_features: list[str] = field(default_factory=list)
     class_names: tuple[str, ...] = ()
     fates: list[ColumnOutcome] = field(default_factory=list)
     preparation: Preparation | None = None
@@ -142,32 +140,6 @@ class TableReport:
         return kept
 
 
-def outcomes(
-    names: Iterable[str],
-    columns: Iterable[Column],
-    missing: Mapping[str, int],
-    roles: Mapping[str, str],
-) -> list[ColumnOutcome]:
-    """Returns what became of the columns of a table, in its order.
-
-    Args:
-        names: all columns.
-        columns: those that became features.
-        missing: number of missing values, by column.
-        roles: what others are.
-    """
-    became = {column.name: column for column in columns}
-    found = []
-    for name in names:
-        if name in became:
-            column = became[name]
-            about = (column.describe(), len(column.features), missing.get(name, 0))
-            found.append(ColumnOutcome(name, *about))
-        else:
-            found.append(ColumnOutcome(name, roles.get(name, "left out")))
-    return found
-
-
 class Usual(str):
     """A line on tables that are as most are: which column was taken for what, and how.
 
@@ -178,6 +150,11 @@ class Usual(str):
 def said_of(head: str, lines: Iterable[str]) -> list[str]:
     """Returns lines with what they are about before them: a type, or a relation."""
     return [type(line)(f"{head} {line.removeprefix('nodes: ')}") for line in lines]
+
+
+def head_of(what: str, name: str) -> str:
+    """Returns how a line begins: ``edges writes:``, or ``edges:`` where there is no name."""
+    return f"{what} {name}:" if name else f"{what}:"
 
 
 def listed(names: Sequence[Any], most: int = 8) -> str:

@@ -2,13 +2,13 @@
 
 Rows come as plain values, from JSON or Arrow: a number, a text, a truth value, a list of numbers,
 or None where a value is missing. Nothing is decided by them (`graphcl.tabular.fitting` does the
-same for whole tables). Dates, times and durations are read by DuckDB, as in tables.
+same for whole tables). Dates and durations are read by DuckDB, as in tables.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import date, datetime, time, timedelta
+from datetime import date, time, timedelta
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,6 @@ from graphcl.tabular.preparation import (
     DURATION,
     NUMBER,
     TEXT,
-    TIME,
     VECTOR,
     Column,
     Preparation,
@@ -35,10 +34,10 @@ from graphcl.tabular.sources import Source
 Floats = npt.NDArray[np.float32]
 _LARGEST = float(np.finfo(np.float32).max)
 _MOMENTS = {
-    DATE: (date, datetime, "2026-05-17"),
-    DURATION: (timedelta, timedelta, "3 days"),
-    TIME: (time, time, "09:30"),
+    DATE: (date, cells.date, "2026-05-17"),
+    DURATION: (timedelta, cells.duration, "3 days"),
 }
+_TEXTS = {"true": 1.0, "false": 0.0} | dict.fromkeys(cells.NO_VALUE, math.nan)
 
 
 def prepare_rows(rows: Sequence[Mapping[str, Any]], preparation: Preparation, width: int) -> Floats:
@@ -64,24 +63,21 @@ def prepare_rows(rows: Sequence[Mapping[str, Any]], preparation: Preparation, wi
         )
     names = [column.name for column in preparation.columns]
     for place, row in enumerate(rows):
-        for name in row:
-            if name not in names:
-                listed = ", ".join(map(repr, names[:8])) + (", …" if len(names) > 8 else "")
-                near = suggestion(name, names) or f"; the model was trained on {listed}"
-                raise GraphError(f"node {place}: unknown column {short(name)}{near}")
-        for name in names:
-            if name not in row:
-                raise GraphError(
-                    f"node {place}: has no column {name!r}, which the model was trained on; null "
-                    "is a missing value"
-                )
+        for name in (one for one in row if one not in names):
+            known = ", ".join(map(repr, names[:8])) + (", …" if len(names) > 8 else "")
+            near = suggestion(name, names) or f"; the model was trained on {known}"
+            raise GraphError(f"node {place}: unknown column {short(name)}{near}")
+        for name in (one for one in names if one not in row):
+            raise GraphError(
+                f"node {place}: has no column {name!r}, which the model was trained on; null "
+                "is a missing value"
+            )
     parts = [
         _features(column, [row[column.name] for row in rows], preparation)
         for column in preparation.columns
     ]
     x = np.concatenate(parts, axis=1).astype(np.float32, copy=False)
-    if not np.isfinite(x).all():
-        place, feature = np.argwhere(~np.isfinite(x))[0]
+    for place, feature in np.argwhere(~np.isfinite(x)):
         raise GraphError(f"node {place}: {preparation.features[feature]!r} does not fit in float32")
     return x
 
@@ -109,30 +105,18 @@ def _wrong(column: Column, place: int, value: Any, what: str) -> GraphError:
 def _number(column: Column, place: int, value: Any) -> float:
     """Returns a number; a text may hold one, as in a file without types."""
     if isinstance(value, str):
-        cell = value.strip().lower()
-        if cell in cells.NO_VALUE:
-            value = None
-        elif cell in ("true", "false"):
-            value = cell == "true"
-        else:
-            if column.decimal:
-                other = {",": ".", ".": ","}[column.decimal]
-                cell = cell.replace(other, "").replace(column.decimal, ".")
-            with suppress(ValueError):
-                value = float(cell) if "_" not in cell else cell
-    if value is None:
-        return column.fill
-    try:
-        number = float(value) if isinstance(value, int | float) else None
-    except OverflowError:
-        number = math.inf
-    if number is None:
+        cell = plain = value.strip().lower()
+        if column.decimal:
+            other = cells.MARKS[1 - cells.MARKS.index(column.decimal)]
+            plain = cell.replace(other, "").replace(column.decimal, ".")
+        with suppress(ValueError):
+            value = _TEXTS[cell] if cell in _TEXTS else float(plain.replace("_", "?"))
+    number = math.nan if value is None else value
+    if not isinstance(number, int | float):
         raise _wrong(column, place, value, "not a number")
-    if math.isnan(number):
-        return column.fill
     if abs(number) > _LARGEST:
         raise _wrong(column, place, value, "outside the range of float32")
-    return number
+    return column.fill if math.isnan(number) else float(number)
 
 
 def _text(column: Column, place: int, value: Any) -> str | None:
@@ -159,28 +143,24 @@ def _vector(column: Column, place: int, value: Any) -> list[float] | None:
 
 
 def _seconds(column: Column, values: list[Any]) -> Any:
-    """Returns seconds of dates, durations or times of day, which DuckDB reads from texts."""
+    """Returns seconds of dates, or durations, which DuckDB reads from texts."""
     import pyarrow
 
-    *kinds, example = _MOMENTS[column.kind]
+    kind, read, example = _MOMENTS[column.kind]
     texts: list[str | None] = []
     for place, value in enumerate(values):
-        if value is not None and not isinstance(value, (str, *kinds)):
+        if value is not None and not isinstance(value, str | kind):
             raise _wrong(column, place, value, f"not a {column.kind}, such as {example!r}")
         if isinstance(value, timedelta):
             value = f"{value.total_seconds():.6f} seconds"
         texts.append(None if value is None else str(value))
     table = pyarrow.table({"cell": pyarrow.array(texts, pyarrow.string())})
+    dates = {"cell": column.date_format} if column.date_format else {}
     with Duck() as duck:
         relation = duck.register("cells", table)
-        dates = {"cell": column.date_format} if column.date_format else {}
         source = Source("columns", relation, {"cell": "VARCHAR"}, untyped=True, dates=dates)
-        if column.kind == TIME:
-            sql = 'epoch(TRY_CAST(trim("cell") AS TIME))'
-        else:
-            sql = (cells.date if column.kind == DATE else cells.duration)(source, "cell")
-        absent = cells.absent(source, "cell")
-        found = duck.rows(f"SELECT {sql}, {absent} FROM {relation}", where="columns")
+        picked = f"{read(source, 'cell')}, {cells.absent(source, 'cell')}"
+        found = duck.rows(f"SELECT {picked} FROM {relation}", where="columns")
     for place, (second, missing) in enumerate(found):
         if second is None and not missing:
             what = f"not a {column.kind}, such as {example!r}"

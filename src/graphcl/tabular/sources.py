@@ -8,19 +8,20 @@ guesses types, and would read `007` as the number 7. Here every field is read as
 column holds numbers is decided once all rows have been read.
 """
 
+import codecs
 import csv
 import gzip
 import io
 import re
 import sqlite3
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from graphcl.errors import GraphError, check_known, option
+from graphcl.errors import GraphError, check_known, demand, option
 from graphcl.files.arrays import refuse_gzipped
 from graphcl.store.header import is_store
 from graphcl.tabular import graph_formats
@@ -121,39 +122,32 @@ def _open(duck: Duck, text: str, role: str, options: TableOptions) -> Source:
         return _query(duck, text, role)
     path, table = _split_table(text)
     kind = _kind(path)
-    several = _parquet_files(path)
-    if several:
-        return _several(duck, text, several)
-    if not path.exists():
-        advice = "" if kind in SUFFIXES else "; an SQL query begins with SELECT, WITH or FROM"
-        raise GraphError(f"{path}: no such file{advice}")
-    if path.is_dir():
-        raise GraphError(
-            f"{path}: is a directory; {option(role)} takes a file or an SQL query, or a "
-            "folder of .parquet files"
-        )
-    if path.stat().st_size == 0:
-        raise GraphError(f"{path}: is empty")
+    if several := _parquet_files(path):
+        files = ", ".join(map(file_literal, several))
+        return _scan(duck, text, f"read_parquet([{files}], hive_partitioning=false)")
+    advice = "" if kind in SUFFIXES else "; an SQL query begins with SELECT, WITH or FROM"
+    demand(path.exists(), f"{path}: no such file{advice}")
+    takes = f"{option(role)} takes a file or an SQL query, or a folder of .parquet files"
+    demand(not path.is_dir(), f"{path}: is a directory; {takes}")
+    demand(path.stat().st_size, f"{path}: is empty")
     if kind not in (*TEXT, *GRAPHS):
         _check_beginning(path, kind)
     if kind in TEXT:
-        if graph_formats.is_networkx_edge_list(path, kind):
-            return _load_tables(duck, path, graph_formats.read_edge_list(path), role)
-        names = options.names | _HEADER_NAMES
-        dialect = detect_dialect(path, header=options.header, names=names)
-        columns = dict.fromkeys(dialect.columns, "VARCHAR")
-        return Source(str(path), dialect.scan(path), columns, untyped=True)
+        return _delimited(path, header=options.header, names=options.names | _HEADER_NAMES)
     if kind in PARQUET:
-        relation = f"read_parquet({file_literal(path)})"
-        return Source(str(path), relation, duck.columns(relation, where=str(path)))
+        return _scan(duck, str(path), f"read_parquet({file_literal(path)})")
     if kind in DATABASE:
         return _database(duck, path, table, role)
-    if kind in GRAPHS:
-        return _load_tables(duck, path, graph_formats.read_graph(path, kind), role)
-    if kind in ARRAYS:
-        return _load_tables(duck, path, graph_formats.read_adjacency(path), role)
+    if kind in (*GRAPHS, *ARRAYS):
+        read = graph_formats.read_graph if kind in GRAPHS else graph_formats.read_adjacency
+        return _load_tables(duck, path, read(path), role)
     known_suffixes = ", ".join(SUFFIXES)
     raise GraphError(f"{path}: unknown kind of file; known: {known_suffixes}, or an SQL query")
+
+
+def _scan(duck: Duck, name: str, relation: str, **more: Any) -> Source:
+    """Returns what an SQL expression gives as a table."""
+    return Source(name, relation, duck.columns(relation, where=name), **more)
 
 
 def _check_beginning(path: Path, kind: str) -> None:
@@ -165,10 +159,10 @@ def _check_beginning(path: Path, kind: str) -> None:
     refuse_gzipped(path, GraphError)
     with path.open("rb") as file:
         head = file.read(16)
-    if kind in PARQUET and head[:4] != b"PAR1":
-        raise GraphError(f"{path}: is not a Parquet file, whatever its name says")
-    if kind in DATABASE and head[8:12] != b"DUCK" and head != _SQLITE:
-        raise GraphError(f"{path}: is neither a DuckDB nor an SQLite database")
+    parquet = kind not in PARQUET or head[:4] == b"PAR1"
+    demand(parquet, f"{path}: is not a Parquet file, whatever its name says")
+    database = kind not in DATABASE or head[8:12] == b"DUCK" or head == _SQLITE
+    demand(database, f"{path}: is neither a DuckDB nor an SQLite database")
 
 
 def _in_memory(duck: Duck, table: Any, role: str) -> Source:
@@ -191,12 +185,10 @@ def _in_memory(duck: Duck, table: Any, role: str) -> Source:
         raise GraphError(
             f"{role}: a {type(table).__name__} is not a table of columns ({reason})"
         ) from None
-    if not arrow.column_names:
-        raise GraphError(f"{role}: the table has no columns")
-    if len(set(arrow.column_names)) < len(arrow.column_names):
-        raise GraphError(f"{role}: two columns have the same name: {arrow.column_names[:8]}")
-    relation = duck.register(f"{role}_given", arrow)
-    return Source(role, relation, duck.columns(relation, where=role))
+    names = arrow.column_names
+    demand(names, f"{role}: the table has no columns")
+    demand(len(set(names)) == len(names), f"{role}: two columns have the same name: {names[:8]}")
+    return _scan(duck, role, duck.register(f"{role}_given", arrow))
 
 
 def _of_pandas(table: Any) -> Any:
@@ -234,31 +226,21 @@ def _parquet_files(path: Path) -> list[Path]:
     )
 
 
-def _several(duck: Duck, text: str, files: list[Path]) -> Source:
-    """Returns Parquet files as one table; it has the columns of the first."""
-    listed = ", ".join(file_literal(file) for file in files)
-    relation = f"read_parquet([{listed}], hive_partitioning=false)"
-    return Source(text, relation, duck.columns(relation, where=text))
-
-
 def _query(duck: Duck, sql: str, role: str) -> Source:
     name = f"{option(role)} query"
     sql = sql.strip().rstrip(";")
-    if not duck.is_one_select(sql, where=name):
-        raise GraphError(f"{name}: must be one SELECT; got {sql[:60]!r}")
-    return Source(name, f"({sql})", duck.columns(f"({sql})", where=name), stable=False)
+    one = duck.is_one_select(sql, where=name)
+    demand(one, f"{name}: must be one SELECT; got {sql[:60]!r}")
+    return _scan(duck, name, f"({sql})", stable=False)
 
 
-def _load_tables(duck: Duck, path: Path, found: graph_formats.GraphTables, role: str) -> Source:
-    """Copies the tables of a graph file into the session."""
-
-    def loaded(what: str, table: Any, nodes: Source | None = None) -> Source:
+def _load_tables(duck: Duck, path: Path, found: tuple[Any, Any], role: str) -> Source:
+    """Copies the tables of edges and nodes of a graph file into the session."""
+    relation = f"{duck.schema}.{role}_"  # nodes are read in another branch
+    for what, table in zip(("edges", "nodes"), found, strict=True):
         duck.load(f"{role}_{what}", table)
-        relation = f"{duck.schema}.{quoted(f'{role}_{what}')}"  # nodes are read in another branch
-        return Source(str(path), relation, duck.columns(relation), nodes=nodes)
-
-    nodes = None if found.nodes is None else loaded("nodes", found.nodes)
-    return loaded("edges", found.edges, nodes)
+    nodes = _scan(duck, str(path), f"{relation}nodes")
+    return _scan(duck, str(path), f"{relation}edges", nodes=nodes)
 
 
 def _database(duck: Duck, path: Path, table: str | None, role: str) -> Source:
@@ -266,8 +248,7 @@ def _database(duck: Duck, path: Path, table: str | None, role: str) -> Source:
         sqlite = file.read(len(_SQLITE)) == _SQLITE
     if sqlite:
         loaded = _load_sqlite(duck, path, table, into=f"{role}_sqlite")
-        relation = quoted(f"{role}_sqlite")
-        return Source(f"{path}:{loaded}", relation, duck.columns(relation))
+        return _scan(duck, f"{path}:{loaded}", f"{role}_sqlite")
     alias = f"file {path.resolve()}"  # several tables may be in one file, which is attached once
     duck.run(
         f"ATTACH IF NOT EXISTS {literal(str(path))} AS {quoted(alias)} (READ_ONLY)",
@@ -278,8 +259,7 @@ def _database(duck: Duck, path: Path, table: str | None, role: str) -> Source:
     views = duck.rows(f"SELECT view_name FROM duckdb_views() {own}")
     name = _choose_table(path, table, [one for one, _ in listed], [one for (one,) in views])
     relation = f"{quoted(alias)}.{quoted(dict(listed)[name])}.{quoted(name)}"
-    columns = duck.columns(relation, where=f"{path}:{name}")
-    return Source(f"{path}:{name}", relation, columns, stable=False)
+    return _scan(duck, f"{path}:{name}", relation, stable=False)
 
 
 def _load_sqlite(duck: Duck, path: Path, table: str | None, *, into: str) -> str:
@@ -289,6 +269,8 @@ def _load_sqlite(duck: Duck, path: Path, table: str | None, *, into: str) -> str
     its own type. A column becomes integer, real or text according to its values: text if any value
     is text, else real if any is real.
     """
+    import pyarrow
+
     try:
         # Read-only: the user's database is never changed. Another thread reads it; see
         # `interruptible`.
@@ -307,10 +289,18 @@ def _load_sqlite(duck: Duck, path: Path, table: str | None, *, into: str) -> str
                 listed[kind].append(one)
             name = _choose_table(path, table, listed["table"], listed["view"])
             kinds = read(lambda: _sqlite_kinds(database, path, name))
-            cursor = database.execute(f"SELECT * FROM {quoted(name)}")
-            duck.load(into, _arrow([], kinds))  # an empty table still has columns
+            as_kinds = ", ".join(f"CAST({quoted(one)} AS {kind})" for one, kind in kinds.items())
+            cursor = database.execute(f"SELECT {as_kinds} FROM {quoted(name)}")
+            types = {
+                "INTEGER": pyarrow.int64(),
+                "REAL": pyarrow.float64(),
+                "TEXT": pyarrow.string(),
+            }
+            schema = pyarrow.schema([(one, types[kind]) for one, kind in kinds.items()])
+            duck.load(into, schema.empty_table())  # an empty table still has columns
             while chunk := read(lambda: cursor.fetchmany(CHUNK_ROWS)):
-                duck.load(into, _arrow(chunk, kinds))
+                columns = map(pyarrow.array, zip(*chunk, strict=True), schema.types)
+                duck.load(into, pyarrow.Table.from_arrays(list(columns), schema=schema))
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise GraphError(f"{path}: {error}") from None
     return name
@@ -327,43 +317,25 @@ def _choose_table(path: Path, table: str | None, listed: list[str], views: list[
             f"{path}: {name!r} is a view, a query that the file brings along, which is not run; "
             f"make a table of it: CREATE TABLE {name}_rows AS SELECT * FROM {name}"
         )
-    if not listed:
-        raise GraphError(f"{path}: has no tables")
+    demand(listed, f"{path}: has no tables")
     if table is None and len(listed) == 1:
         return listed[0]
-    known = ", ".join(listed[:10])
-    if table is None:
-        raise GraphError(f"{path}: has several tables ({known}); name one: {path}:{listed[0]}")
+    several = f"has several tables ({', '.join(listed[:10])}); name one: {path}:{listed[0]}"
+    demand(table is not None, f"{path}: {several}")
     check_known(table, listed, what=f"{path}: has no table", listed="it has", error=GraphError)
-    return table
+    return str(table)
 
 
 def _sqlite_kinds(database: sqlite3.Connection, path: Path, table: str) -> dict[str, str]:
-    """Returns ``integer``, ``real`` or ``text`` for each column."""
+    """Returns ``INTEGER``, ``REAL`` or ``TEXT`` for each column."""
     kinds = {}
     for name, *_ in database.execute(f"SELECT * FROM {quoted(table)} LIMIT 0").description:
-        query = f"SELECT DISTINCT typeof({quoted(name)}) FROM {quoted(table)}"
+        query = f"SELECT DISTINCT upper(typeof({quoted(name)})) FROM {quoted(table)}"
         found = {kind for (kind,) in database.execute(query)}
-        if "blob" in found:
-            raise GraphError(f"{path}: column {name!r} of table {table!r} contains blobs")
-        kinds[name] = "text" if "text" in found else "real" if "real" in found else "integer"
+        blobs = f"{path}: column {name!r} of table {table!r} contains blobs"
+        demand("BLOB" not in found, blobs)
+        kinds[name] = next((kind for kind in ("TEXT", "REAL") if kind in found), "INTEGER")
     return kinds
-
-
-def _arrow(chunk: list[tuple[Any, ...]], kinds: dict[str, str]) -> Any:
-    import pyarrow
-
-    known: dict[str, tuple[Any, Any]] = {
-        "integer": (int, pyarrow.int64()),
-        "real": (float, pyarrow.float64()),
-        "text": (str, pyarrow.string()),
-    }
-    columns = {}
-    for place, (name, kind) in enumerate(kinds.items()):
-        convert, arrow_type = known[kind]
-        values = [None if row[place] is None else convert(row[place]) for row in chunk]
-        columns[name] = pyarrow.array(values, type=arrow_type)
-    return pyarrow.table(columns)
 
 
 def _split_table(text: str) -> tuple[Path, str | None]:
@@ -375,54 +347,23 @@ def _split_table(text: str) -> tuple[Path, str | None]:
 
 
 def _kind(path: Path) -> str:
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] == ".gz":
-        suffixes.pop()
-    return suffixes[-1] if suffixes else ""
+    return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
-@dataclass(frozen=True)
-class Dialect:
-    """How to read a file.
-
-    Attributes:
-        delimiter: one character; a space stands for any run of spaces and tabs.
-        header: whether the first line names the columns.
-        columns: the names of the columns.
-        compression: ``gzip`` or ``none``.
-    """
-
-    delimiter: str
-    header: bool
-    columns: tuple[str, ...]
-    compression: str
-
-    def scan(self, path: Path) -> str:
-        """Returns an SQL expression that reads every column of the file as text."""
-        if self.delimiter != " ":
-            return self._read_csv(path, self.delimiter, self.columns, quote='"')
-        # DuckDB splits at one character only: read whole lines, and split them with a pattern.
-        lines = self._read_csv(path, _LINE, ("line",), quote="")
-        words = "string_split_regex(trim(line, ' \t'), '[ \t]+')"
-        named = ", ".join(
-            f'words[{place}] AS "{name}"' for place, name in enumerate(self.columns, 1)
-        )
-        return (
-            f"(SELECT {named} FROM (SELECT {words} AS words FROM {lines} "
-            "WHERE NOT starts_with(line, '#') AND NOT starts_with(line, '%')))"
-        )
-
-    def _read_csv(self, path: Path, delimiter: str, columns: tuple[str, ...], *, quote: str) -> str:
-        fields = ", ".join(f"{literal(name)}: 'VARCHAR'" for name in columns)
-        return (
-            f"read_csv({file_literal(path)}, auto_detect=false, columns={{{fields}}}, "
-            f"delim={literal(delimiter)}, quote={literal(quote)}, escape={literal(quote)}, "
-            f"header={str(self.header).lower()}, compression='{self.compression}')"
-        )
+def _read_csv(
+    path: Path, columns: Sequence[str], *, header: bool, zipped: bool, delimiter: str, quote: str
+) -> str:
+    """Returns an SQL expression that reads every column of a file as text."""
+    fields = ", ".join(f"{literal(name)}: 'VARCHAR'" for name in columns)
+    return (
+        f"read_csv({file_literal(path)}, auto_detect=false, columns={{{fields}}}, "
+        f"delim={literal(delimiter)}, quote={literal(quote)}, escape={literal(quote)}, "
+        f"header={str(header).lower()}, compression='{'gzip' if zipped else 'none'}')"
+    )
 
 
-def detect_dialect(path: Path, *, header: bool | None, names: frozenset[str]) -> Dialect:
-    """Detects the dialect of a file from its first lines.
+def _delimited(path: Path, *, header: bool | None, names: frozenset[str]) -> Source:
+    """Opens a text file; what stands between its fields is found from its first lines.
 
     Args:
         path: a text file, gzipped or not.
@@ -433,13 +374,12 @@ def detect_dialect(path: Path, *, header: bool | None, names: frozenset[str]) ->
     Raises:
         GraphError: the file is empty, is not UTF-8 text, or repeats a column's name.
     """
-    head, compression = _head(path)
+    head, zipped = _head(path)
     words = _kind(path) not in (".csv", ".tsv")  # fields may be separated by spaces
     lines = [line for line in re.split(r"\r?\n|\r", head) if line.strip()]
     if words:
         lines = [line for line in lines if not line.startswith(("#", "%"))]
-    if not lines:
-        raise GraphError(f"{path}: is empty")
+    demand(lines, f"{path}: is empty")
     delimiter = _delimiter(path, lines[0], words=words)
     fields = _fields(head, lines[0], delimiter)
     if header is None:
@@ -451,42 +391,47 @@ def detect_dialect(path: Path, *, header: bool | None, names: frozenset[str]) ->
         for place, field in enumerate(fields)
     )
     lowered = [name.lower() for name in columns]
-    twice = [name for place, name in enumerate(columns) if name.lower() in lowered[:place]]
-    if twice:
-        raise GraphError(f"{path}: the header names column {twice[0]!r} twice")
-    return Dialect(delimiter, header, columns, compression)
+    for place, name in enumerate(columns):
+        once = name.lower() not in lowered[:place]
+        demand(once, f"{path}: the header names column {name!r} twice")
+    how: dict[str, Any] = {"header": header, "zipped": zipped}
+    relation = _read_csv(path, columns, delimiter=delimiter, quote='"', **how)
+    if delimiter == " ":  # any run of spaces and tabs
+        # DuckDB splits at one character only: read whole lines, and split them with a pattern.
+        lines = _read_csv(path, ("line",), delimiter=_LINE, quote="", **how)
+        split = "string_split_regex(trim(line, ' \t'), '[ \t]+')"
+        named = ", ".join(f'words[{place}] AS "{name}"' for place, name in enumerate(columns, 1))
+        relation = (
+            f"(SELECT {named} FROM (SELECT {split} AS words FROM {lines} "
+            "WHERE NOT starts_with(line, '#') AND NOT starts_with(line, '%')))"
+        )
+    return Source(str(path), relation, dict.fromkeys(columns, "VARCHAR"), untyped=True)
 
 
-def _head(path: Path) -> tuple[str, str]:
-    """Returns the beginning of a file as text, and how the file is compressed."""
+def _head(path: Path) -> tuple[str, bool]:
+    """Returns the beginning of a file as text, and whether the file is gzipped."""
     with path.open("rb") as file:
         raw = file.read(_HEAD_BYTES)
-    compression = "none"
-    if raw[:2] == b"\x1f\x8b":
-        compression = "gzip"
+    zipped = raw[:2] == b"\x1f\x8b"
+    if zipped:
         try:
             with gzip.open(path) as file:
                 raw = file.read(_HEAD_BYTES)
         except (OSError, EOFError, zlib.error) as error:
             raise GraphError(f"{path}: damaged gzip ({error})") from None
-    elif path.suffix.lower() == ".gz":
-        raise GraphError(f"{path}: is named .gz but is not gzipped")
+    named = path.suffix.lower() == ".gz"
+    demand(zipped or not named, f"{path}: is named .gz but is not gzipped")
     zeros = max(raw[::2].count(0), raw[1::2].count(0))  # every other byte of UTF-16
-    if raw[:2] in (b"\xff\xfe", b"\xfe\xff") or zeros > len(raw) // 4:
-        convert = f"iconv -f utf-16 -t utf-8 {path} > NEW.csv"
-        raise GraphError(f"{path}: is UTF-16; convert it: {convert}")
-    if b"\x00" in raw:
-        raise GraphError(f"{path}: is not a text file; .csv and .tsv files must be UTF-8 text")
-    try:
-        # In a longer file the cut may fall inside a character. DuckDB reports any wrong byte later.
-        text = raw.decode("utf-8-sig", errors="strict" if len(raw) < _HEAD_BYTES else "ignore")
-    except UnicodeDecodeError as error:
-        line = raw[: error.start].count(b"\n") + 1
-        raise GraphError(
-            f"{path}: line {line} is not UTF-8; convert it: iconv -f latin1 -t utf-8 {path} "
-            "> NEW.csv"
-        ) from None
-    return text, compression
+    wide = raw[:2] in (b"\xff\xfe", b"\xfe\xff") or zeros > len(raw) // 4
+    demand(not wide, f"{path}: is UTF-16; convert it: iconv -f utf-16 -t utf-8 {path} > NEW.csv")
+    text_only = f"{path}: is not a text file; .csv and .tsv files must be UTF-8 text"
+    demand(b"\x00" not in raw, text_only)
+    # The cut may fall inside a character. DuckDB reports a wrong byte that comes later.
+    text = codecs.getincrementaldecoder("utf-8-sig")("replace").decode(raw)
+    known, wrong, _ = text.partition("\ufffd")
+    convert = f"convert it: iconv -f latin1 -t utf-8 {path} > NEW.csv"
+    demand(not wrong, f"{path}: line {known.count(chr(10)) + 1} is not UTF-8; {convert}")
+    return text, zipped
 
 
 def _delimiter(path: Path, line: str, *, words: bool) -> str:

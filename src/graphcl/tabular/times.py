@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import GraphError, counted, option
+from graphcl.errors import GraphError, counted, demand, option
 from graphcl.graphs.relation import Relation
 from graphcl.tabular import cells
 from graphcl.tabular import columns as table_columns
@@ -68,21 +68,18 @@ class Times:
         found = [*self._times.values(), *self._labelled.values()]
         self.dates, self.until = any(one.dates for one in found), None
         for one in found:
-            if one.dates != self.dates:
-                raise GraphError(
-                    f"{option('time')}: {one.name!r} holds numbers, and other times are dates; "
-                    "all are to be of one kind"
-                )
+            mixed = f"{one.name!r} holds numbers, and other times are dates"
+            demand(one.dates == self.dates, f"{option('time')}: {mixed}; all are to be of one kind")
         self.text = options.until
         if self.text is None and self._times:
             latest = [self._row(key, f"max({one.sql})")[0] for key, one in self._times.items()]
             self.text = text_of(max(one for one in latest if one is not None), dates=self.dates)
         if self.text is not None and found:
             self.until = moment_of(self.text, dates=self.dates)
-        elif self.text is not None and not self._is_trained:
-            raise GraphError(
-                f"{option('until')}: no table has times; name their columns: {option('time')}"
-            )
+        demand(
+            found or self.text is None or self._is_trained,
+            f"{option('until')}: no table has times; name their columns: {option('time')}",
+        )
 
     @property
     def _is_trained(self) -> bool:
@@ -101,14 +98,14 @@ class Times:
                 for key, (_, source) in self._tables.items()
                 if kind in ("", key[1]) and (name := table_columns.named(source, [column]))
             }
-            if twice := found.keys() & having.keys():
-                raise GraphError(f"{option(keyword)}: {min(twice)[1]} has two, one is {column!r}")
-            if not having and not self._is_trained:
-                known = [name for _, source in self._tables.values() for name in source.columns]
-                listed = ", ".join(dict.fromkeys(known))
-                raise GraphError(
-                    f"{option(keyword)}: no table has the column {column!r}; got {listed}"
-                )
+            for key in sorted(found.keys() & having.keys()):
+                raise GraphError(f"{option(keyword)}: {key[1]} has two, one is {column!r}")
+            known = [name for _, source in self._tables.values() for name in source.columns]
+            demand(
+                having or self._is_trained,
+                f"{option(keyword)}: no table has the column {column!r}; got "
+                f"{', '.join(dict.fromkeys(known))}",
+            )
             found |= having
         return found
 
@@ -130,9 +127,11 @@ class Times:
         if not numbers:
             if cells.is_written(source, name):
                 form = self._options.date_format
-                written = cells.find_dates(duck, source, [name], form, strict=False)
-                refuse(list(written.problems.values()))
-                source = replace(source, dates=written.forms)
+                forms, wrong_forms = cells.find_forms(
+                    duck, source, "date_format", [name], form, strict=False
+                )
+                refuse(list(wrong_forms.values()))
+                source = replace(source, dates=forms)
             sql = _moment(source, name)
         wrong = f"({sql}) IS NULL OR NOT isfinite({sql})"
         if labels:  # a node without a label need not have a time of it
@@ -140,12 +139,12 @@ class Times:
             empty = [cell.format(quoted(one)) for one in self._labels(key)]
             wrong = f"({wrong}) AND NOT ({' AND '.join(empty) or 'true'})"
         count, first = self._row(key, f"count(*), any_value({quoted(name)}::VARCHAR)", wrong)
-        if count:
-            shown = "" if first is None else f", such as {short(first)}"
-            raise GraphError(
-                f"{source.name}: {counted(count, 'row has', 'rows have')} no time in column "
-                f"{name!r}{shown}; correct them, or leave them out with a query"
-            )
+        shown = "" if first is None else f", such as {short(first)}"
+        demand(
+            not count,
+            f"{source.name}: {counted(count, 'row has', 'rows have')} no time in column "
+            f"{name!r}{shown}; correct them, or leave them out with a query",
+        )
         return TimeColumn(name, f"({sql})", not numbers)
 
     def _labels(self, key: Key) -> list[str]:
@@ -197,11 +196,10 @@ class Times:
         """
         rows, known, first = self._row(key, f"count(*), count_if({where}), min({own.sql})")
         said = f"times in {own.name!r}: "
-        if rows and not known and key[0] == "nodes":
-            raise GraphError(
-                f"{self._tables[key][1].name}: {said}all {rows:,} rows are later than {self.text}; "
-                f"the first is of {text_of(first, dates=own.dates)}"
-            )
+        if key[0] == "nodes" and rows:
+            first_of = f"the first is of {text_of(first, dates=own.dates)}"
+            all_later = f"{said}all {rows:,} rows are later than {self.text}; {first_of}"
+            demand(known, f"{self._tables[key][1].name}: {all_later}")
         left = f"{said}{rows - known:,} of {counted(rows, 'row')} later than {self.text}: left out"
         self.notes[key].append(left if known < rows else Usual(f"{said}until {self.text}"))
 
@@ -279,12 +277,11 @@ def has_age_alone(relation: Relation) -> bool:
 
 def move_ages(relation: Relation, until: float) -> Relation:
     """Returns a relation with the ages of its edges as they are at another time."""
-    column, features = age_of(relation), relation.edge_features
-    if column is None or features is None:
+    column, moved = age_of(relation), np.array(relation.edge_features)
+    if column is None or relation.edge_features is None:
         return relation
     unit = DAY if column.clock else 1.0
-    days = np.expm1(features[:, -1].astype(np.float64)) + (until - column.origin) / unit
-    moved = np.array(features)
+    days = np.expm1(moved[:, -1].astype(np.float64)) + (until - column.origin) / unit
     moved[:, -1] = np.log1p(np.maximum(days, 0))
     columns = (*relation.preparation.columns[:-1], replace(column, origin=until))
     prepared = replace(relation.preparation, columns=columns)
