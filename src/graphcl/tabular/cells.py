@@ -150,8 +150,7 @@ def with_formats(source: Source, columns: Iterable[Column]) -> Source:
 
 def with_mark(source: Source, name: str, mark: str | None) -> Source:
     """Returns a table whose column of texts is read with a decimal mark, if one is given."""
-    given = mark and is_written(source, name)
-    return replace(source, decimals={name: mark}) if given else source
+    return replace(source, decimals={name: mark}) if mark and is_written(source, name) else source
 
 
 def find_forms(

@@ -24,7 +24,7 @@ from graphcl.errors import GraphError, counted, demand, is_command, option, sugg
 from graphcl.tabular.duck import Duck, quoted
 from graphcl.tabular.features import BLOCK_COLUMNS
 from graphcl.tabular.options import COLUMNS, TableOptions, having
-from graphcl.tabular.report import Problem
+from graphcl.tabular.report import Problem, listed
 from graphcl.tabular.sources import Source
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ def find(source: Source, name: str, keyword: str) -> str:
     """
     found = [name] if name in source.columns else having(source.columns, [name])
     near = "" if found else suggestion(name, source.columns)
-    where = f"{source.name}: {option(keyword)}"
-    demand(found, f"{where}: no column {name!r}; it has {_listed(source)}{near}")
+    there = listed([repr(one) for one in source.columns])
+    demand(found, f"{source.name}: {option(keyword)}: no column {name!r}; it has {there}{near}")
     return found[0]
 
 
@@ -67,9 +67,10 @@ def ends(source: Source, first: str | None, second: str | None) -> tuple[str, st
 
     A column that is not given is guessed from its name; failing that, the first columns are taken.
     """
+    one = ", ".join(map(repr, source.columns))
     demand(
         len(source.columns) > 1,
-        f"{source.name}: has one column ({_listed(source)}); an edge needs two ends; "
+        f"{source.name}: has one column ({one}); an edge needs two ends; "
         "check that the delimiter is a comma, tab, semicolon or bar",
     )
     start = find(source, first, "source_column") if first else None
@@ -94,13 +95,9 @@ def identity(source: Source, name: str | None, kind: str = "") -> tuple[str, str
     if name:
         return find(source, name, "id_column"), "given"
     ranks = {column: rank(column, kind) for column in source.columns}
-    guessed = min(ranks, key=lambda column: ranks[column])
-    if ranks[guessed] < OTHER:
-        return guessed, "guessed by name"
-    by_name = named(source, ("name",))
-    if by_name:
-        return by_name, "guessed by name"
-    return next(iter(source.columns)), "guessed: the first column"
+    guessed = min(ranks, key=lambda column: (ranks[column] == OTHER, ranks[column]))
+    how = "guessed: the first column" if ranks[guessed] == OTHER else "guessed by name"
+    return guessed, how
 
 
 FOREIGN = 2  # rank of a column `*_id` that may be of another table
@@ -130,10 +127,8 @@ def named_type(column: str, types: Iterable[str]) -> str:
 def singular(name: str) -> str:
     """Returns ``author`` for ``Authors``, ``author_id`` and ``author``."""
     plain = name.strip().lower()
-    for ending in (*_ENDINGS, "id"):
-        if plain.endswith(ending) and len(plain) > len(ending) + 1:
-            plain = plain.removesuffix(ending)
-            break
+    fits = (one for one in (*_ENDINGS, "id") if plain.endswith(one) and len(plain) > len(one) + 1)
+    plain = plain.removesuffix(next(fits, ""))
     return plain.removesuffix("s") if len(plain) > 2 else plain
 
 
@@ -149,11 +144,11 @@ def looks_like(source: Source, name: str) -> str:
     As a feature it would leak. Predictions are the columns that ``graphcl predict`` writes.
     """
     plain = name.strip().lower()
-    for what, known in (("label", LABELS), ("split", SPLITS), ("prediction", PREDICTIONS)):
-        if plain in known:
-            return what
     told = any(column.lower().startswith("p:") for column in source.columns)
-    return "prediction" if plain.startswith("p:") or (told and plain == "probability") else ""
+    predicted = plain.startswith("p:") or (told and plain == "probability")
+    known = {"label": LABELS, "split": SPLITS, "prediction": PREDICTIONS}
+    what = next((what for what, names in known.items() if plain in names), "")
+    return what or ("prediction" if predicted else "")
 
 
 def refusal(source: Source, name: str) -> Problem | None:
@@ -167,12 +162,6 @@ def refusal(source: Source, name: str) -> Problem | None:
         f"{given}{option('ignore', name)}",
         ("ignore" if what == "prediction" else what, name),
     )
-
-
-def _listed(source: Source) -> str:
-    names = [repr(name) for name in source.columns]
-    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    return ", ".join(names[:8]) + more
 
 
 @dataclass(frozen=True)
@@ -219,21 +208,18 @@ class IdColumn:
             return "BIGINT"
         if given in WIDE:
             low, high = duck.row(f"SELECT min({column}), max({column}) FROM {self.table}")
-            if high is None or (low >= -(2**63) and high < 2**63):
-                return "BIGINT"
-            return "UBIGINT" if low >= 0 and high < 2**64 else "VARCHAR"
-        demand(
-            given in TEXTS,
-            f"{self.source.name}: column {self.name!r} is {given}; ids are integers or "
-            f'strings: cast it in a query: SELECT CAST("{self.name}" AS BIGINT), …',
+            ranges = {"BIGINT": (-(2**63), 2**63), "UBIGINT": (0, 2**64)}
+            fits = (k for k, (a, b) in ranges.items() if high is None or (a <= low and high < b))
+            return next(fits, "VARCHAR")
+        cast = f'cast it in a query: SELECT CAST("{self.name}" AS BIGINT), …'
+        known = f"column {self.name!r} is {given}; ids are integers or strings: {cast}"
+        demand(given in TEXTS, f"{self.source.name}: {known}")
+        whole = (
+            f"regexp_full_match({column}, {_DECIMAL}) AND TRY_CAST({column} AS BIGINT) IS NOT NULL"
         )
-        if not self.source.untyped:
-            return "VARCHAR"
-        (whole,) = duck.row(
-            f"SELECT bool_and(regexp_full_match({column}, {_DECIMAL}) "
-            f"AND TRY_CAST({column} AS BIGINT) IS NOT NULL) FROM {self.table}"
-        )
-        return "BIGINT" if whole else "VARCHAR"
+        untyped = self.source.untyped
+        plain = untyped and duck.row(f"SELECT bool_and({whole}) FROM {self.table}")[0]
+        return "BIGINT" if plain else "VARCHAR"
 
 
 def common_kind(kinds: set[str]) -> str:

@@ -364,16 +364,12 @@ class _Columns:
     """
 
     def __init__(self, options: TableOptions, own: Nodes, computed: int, table: str) -> None:
-        width = own.num_features - computed
-        self.absent: tuple[str, ...] = ()
-        self.identity = ""
-        self.features = np.arange(width)
+        width, prepared = own.num_features - computed, options.preparation
+        self.table, self.identity, self.exact = table, "", False
+        self.features, self.absent = np.arange(width), tuple[str, ...]()
         self.notes: list[str] = []
-        given, prepared = options.nodes, options.preparation
-        self.exact = False
-        self.table = table
         with Duck() as duck:  # to look at its columns; it is read later
-            opened = NodeSource(duck, given, options, options.node_ids)
+            opened = NodeSource(duck, options.nodes, options, options.node_ids)
         source = opened.source
         if opened.matrix is not None or source is None:
             self.options = replace(options, label=(), split=None, preparation=None)
@@ -389,20 +385,20 @@ class _Columns:
         times = [text.rpartition("=")[2] for text in (*options.time, *options.label_time)]
         used = {identity, *labels, *split, *ignored, *having(source.columns, times)}
         names = [name for name in source.columns if name not in used]
-        if width == 0:
-            self.options = replace(self.options, features="structural", preparation=None)
-        elif prepared is None:
-            self.exact = True
-            self.options = replace(self.options, preparation=_as_they_are(source, names, width))
-        else:
-            self._reduce(source, prepared, width)
+        if width and prepared is None:
+            self.exact, prepared = True, _as_they_are(source, names, width)
+        elif width and prepared is not None:
+            prepared = self._reduce(source, prepared, width)
             trained = {column.name for column in prepared.columns}
             extra = [repr(name) for name in names if name not in trained]
             columns = counted(len(extra), "column is", "columns are")
             why = "not used, because the model was not trained on them"
             self.notes += [f"nodes: {columns} {why}: {listed(extra)}"] if extra else []
+        read = width > 0 and prepared is not None and bool(prepared.features)
+        how: Any = {"preparation": prepared} if read else {"features": "structural"}
+        self.options = replace(self.options, **{"preparation": None, **how})
 
-    def _reduce(self, source: Source, prepared: Preparation, width: int) -> None:
+    def _reduce(self, source: Source, prepared: Preparation, width: int) -> Preparation:
         """Leaves out what the table does not have."""
         wanted = f"{len(prepared.features)} features come from tables, and the graph has {width}"
         demand(len(prepared.features) == width, f"{source.name}: {wanted}")
@@ -414,10 +410,7 @@ class _Columns:
         self.features = np.flatnonzero(owned)
         kept = tuple(one for one in prepared.columns if one.name in source.columns)
         gone: dict[str, Any] = {name: None for name, there in beside.items() if not there}
-        reduced = replace(prepared, columns=kept, **gone)
-        self.options = replace(self.options, preparation=reduced)
-        if not reduced.features:
-            self.options = replace(self.options, features="structural", preparation=None)
+        return replace(prepared, columns=kept, **gone)
 
 
 def _as_they_are(source: Source, names: Sequence[str], width: int) -> Preparation:

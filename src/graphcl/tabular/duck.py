@@ -239,6 +239,4 @@ def literal(text: str) -> str:
 def file_literal(path: Path) -> str:
     """Returns a path as an SQL string in which ``*`` and ``?`` are not patterns."""
     text = str(path)
-    if "*" in text or "?" in text:
-        text = re.sub(r"[*?\[]", r"[\g<0>]", text)
-    return literal(text)
+    return literal(re.sub(r"[*?\[]", r"[\g<0>]", text) if set("*?") & set(text) else text)

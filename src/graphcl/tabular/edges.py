@@ -451,17 +451,16 @@ class EdgeList:
     def _refuse_ambiguous(self, found: FoundRelation, likely: Sequence[str], place: int) -> None:
         _, missing = self._missing(found, place)
         complete = [name for name, count in missing.items() if count == 0]
-        pair, fix = self._pair(likely), ()
+        pair = self._pair(likely)
         advice = f"say it, such as {option('edges', self._file, of=pair)}"
         if found.value is not None:  # a list of several relations
             every = f"give each relation as {option('edges')} with a query"
             advice = f"the column's name does not say it; {every}"
-        elif isinstance(self.given, str):
-            fix = ("edges", f"{pair}={self.given}")
+        given = isinstance(self.given, str) and found.value is None
         self._wrong(
             f"column {self.columns[place]!r}: of which type are its ids? They are all among those "
             f"of {' and of '.join(complete)}; {advice}",
-            fix,
+            ("edges", f"{pair}={self.given}") if given else (),
         )
 
     def _wrong(self, message: str, fix: tuple[str, str] | tuple[()] = ()) -> None:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from graphcl.errors import GraphError, counted, option, suggestion
 from graphcl.tabular import cells
 from graphcl.tabular.columns import refusal
-from graphcl.tabular.duck import Duck, literal, quoted
+from graphcl.tabular.duck import Duck, quoted
 from graphcl.tabular.features import ColumnFeatures, Numbers
 from graphcl.tabular.kinds import DAY, FEW_MISSING, TRAINING, YEAR, NonNumericColumn
 from graphcl.tabular.options import TableOptions
@@ -329,13 +329,13 @@ class FitColumns(_Columns):
 
     def _note_unfit(self, name: str, row: int) -> None:
         number = f"TRY_CAST({cells.plain(self._source, name)} AS DOUBLE)"
-        largest = literal(str(float(np.finfo(np.float32).max)))
-        found = self._duck.rows(
-            f"SELECT {number} FROM {self._source.relation} WHERE NOT isnan({number}) AND "
-            f"abs({number}) > {largest}::DOUBLE LIMIT 1",
+        values = f"SELECT {number} AS value FROM {self._source.relation}"
+        largest = f"{float(np.finfo(np.float32).max)}::DOUBLE"
+        (value,) = self._duck.row(
+            f"SELECT any_value(value) FROM ({values}) WHERE NOT isnan(value) AND "
+            f"abs(value) > {largest}",
             where=self._source.name,
         )
-        value = found[0][0] if found else "a number"
         what = f"row {row + 1}, column {name!r}: {value} does not fit in a float32 feature"
         self._leave(f"{what}; correct it, or leave the column out with", name)
 

@@ -236,7 +236,8 @@ class NumberedNodes:
             ends: the columns of ends of the lists of edges, with their types and rows; without a
                 node table they name the nodes.
         """
-        beside = [one for one in (self.tags and self.tags.ids, self._vector_ids) if one is not None]
+        tagged = None if self.tags is None else self.tags.ids
+        beside = [one for one in (tagged, self._vector_ids) if one is not None]
         self.report.notes += [line for one in beside for line in one.padding(self.duck)]
         kinds = {one.kind(self.duck) for one in beside}
         if self.source is None:

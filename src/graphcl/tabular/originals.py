@@ -69,10 +69,11 @@ def read_cells(nodes: "NumberedNodes") -> tuple[Original, ...]:
     """
     import pyarrow
 
-    source, used = nodes.source, nodes.used_columns
-    names = [] if source is None else [name for name in source.columns if name not in used]
-    few = len(names) <= MOST_COLUMNS and len(names) * nodes.num_nodes <= MOST_CELLS
-    if source is None or nodes.matrix is not None or not names or not few:
+    source = nodes.source
+    if source is None or nodes.matrix is not None:
+        return ()
+    names = [name for name in source.columns if name not in nodes.used_columns]
+    if len(names) > MOST_COLUMNS or len(names) * nodes.num_nodes > MOST_CELLS:
         return ()
     prepared = nodes.report.preparation
     known = {one.name: one for one in (prepared.columns if prepared else ())}
@@ -82,10 +83,9 @@ def read_cells(nodes: "NumberedNodes") -> tuple[Original, ...]:
     names = [name for name in names if kinds[name] not in ("", VECTOR)]
     sql = [_cell(source, name, kinds[name]) for name in names] or ["NULL"]
     table = pyarrow.Table.from_batches(batch for _, batch in batches(nodes.duck, source, sql))
-    columns = zip(names, table.columns, strict=False)
     return tuple(
         _original(name, kinds[name] if name in known else "", one, nodes.num_nodes)
-        for name, one in columns
+        for name, one in zip(names, table.columns, strict=False)
     )
 
 

@@ -196,11 +196,9 @@ def _of_pandas(table: Any) -> Any:
     import pyarrow
 
     named = any(name is not None for name in getattr(table.index, "names", ()))
-    frame = table.reset_index() if named else table
-    frame = frame.rename(columns=str)
-    for name in frame.columns:
-        if str(frame[name].dtype) == "category":
-            frame = frame.assign(**{name: frame[name].astype(object)})
+    frame = (table.reset_index() if named else table).rename(columns=str)
+    categories = [name for name in frame.columns if str(frame[name].dtype) == "category"]
+    frame = frame.astype(dict.fromkeys(categories, object))
     return pyarrow.Table.from_pandas(frame, preserve_index=False)
 
 
@@ -322,8 +320,9 @@ def _choose_table(path: Path, table: str | None, listed: list[str], views: list[
         return listed[0]
     several = f"has several tables ({', '.join(listed[:10])}); name one: {path}:{listed[0]}"
     demand(table is not None, f"{path}: {several}")
-    check_known(table, listed, what=f"{path}: has no table", listed="it has", error=GraphError)
-    return str(table)
+    name = str(table)
+    check_known(name, listed, what=f"{path}: has no table", listed="it has", error=GraphError)
+    return name
 
 
 def _sqlite_kinds(database: sqlite3.Connection, path: Path, table: str) -> dict[str, str]:
@@ -398,11 +397,11 @@ def _delimited(path: Path, *, header: bool | None, names: frozenset[str]) -> Sou
     relation = _read_csv(path, columns, delimiter=delimiter, quote='"', **how)
     if delimiter == " ":  # any run of spaces and tabs
         # DuckDB splits at one character only: read whole lines, and split them with a pattern.
-        lines = _read_csv(path, ("line",), delimiter=_LINE, quote="", **how)
+        whole = _read_csv(path, ("line",), delimiter=_LINE, quote="", **how)
         split = "string_split_regex(trim(line, ' \t'), '[ \t]+')"
-        named = ", ".join(f'words[{place}] AS "{name}"' for place, name in enumerate(columns, 1))
+        picked = ", ".join(f'words[{place}] AS "{name}"' for place, name in enumerate(columns, 1))
         relation = (
-            f"(SELECT {named} FROM (SELECT {split} AS words FROM {lines} "
+            f"(SELECT {picked} FROM (SELECT {split} AS words FROM {whole} "
             "WHERE NOT starts_with(line, '#') AND NOT starts_with(line, '%')))"
         )
     return Source(str(path), relation, dict.fromkeys(columns, "VARCHAR"), untyped=True)
@@ -438,11 +437,9 @@ def _delimiter(path: Path, line: str, *, words: bool) -> str:
     if _kind(path) == ".tsv":
         return "\t"
     outside = re.sub(r'"[^"]*"', "", line)  # a delimiter inside quotes does not count
-    counts = {delimiter: outside.count(delimiter) for delimiter in DELIMITERS}
-    best = max(counts, key=lambda delimiter: counts[delimiter])
-    if words and (counts[best] == 0 or best == "\t"):
-        return " "
-    return best
+    best = max(DELIMITERS, key=outside.count)
+    spaces = words and (best not in outside or best == "\t")
+    return " " if spaces else best
 
 
 def _fields(head: str, line: str, delimiter: str) -> list[str]:
