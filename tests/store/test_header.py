@@ -68,7 +68,7 @@ def test_a_part_of_another_build_is_named(folder, tmp_path):
     open_part(folder, 0)
     shutil.rmtree(folder / "part-00001")
     shutil.copytree(folder / "part-00000", folder / "part-00001")
-    with pytest.raises(StoreError, match=r"part-00001/part\.json: part must be 1; got 0"):
+    with pytest.raises(StoreError, match=r"part-00001/part\.json: altered or damaged"):
         open_part(folder, 1)
 
 
@@ -87,7 +87,7 @@ def test_torn_and_altered_files_are_named(folder):
         open_part(folder, 0)
     about = folder / "part-00000/part.json"
     header = about.read_text()
-    about.write_text(header.replace("float32", "float16"))
+    about.write_text(header.replace(json.loads(header)["arrays"]["nodes-0"]["x"][0], "0" * 64))
     with pytest.raises(StoreError, match=r"part\.json: altered or damaged"):
         open_part(folder, 0)
     about.write_text(header[:100])

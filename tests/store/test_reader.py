@@ -15,7 +15,7 @@ from tests.forging import described, npy, refused, rewrite, stored
 pytestmark = pytest.mark.usefixtures("nothing_runs")
 
 
-PART = "part-00000/part.json"
+PART, DIGEST = "part-00000/part.json", "0" * 64
 
 
 def counted(*starts):
@@ -23,13 +23,11 @@ def counted(*starts):
     return lambda store: rewrite(store, lambda values: values["types"][0].update(starts=starts))
 
 
-def changed(within="nodes-0", **changes):
-    """Changes what `part.json` says of arrays: ``x__dtype``."""
+def changed(array, *digests):
+    """Changes what `part.json` says of an array of the nodes."""
 
     def change(values):
-        for key, value in changes.items():
-            array, _, field = key.partition("__")
-            values["arrays"][within].setdefault(array, {})[field] = value
+        values["arrays"]["nodes-0"][array] = list(digests)
 
     return lambda store: rewrite(store, change, PART)
 
@@ -75,10 +73,6 @@ def endless(store):
     (store / "store.json").symlink_to("/dev/zero")
 
 
-def unknown_array(store):
-    changed(**{"../../../tmp/x__dtype": "float32"})(store)
-
-
 def fortran(store):
     x = np.load(stored(store, "x"))
     replaced("x", npy(header=described("<f4", x.shape, order=True), data=x.tobytes()))(store)
@@ -92,20 +86,21 @@ STORES = {
     "many digits": (text('{"graphcl_store": ' + "9" * 10_000 + "}"), "not JSON"),
     "not text": (lambda store: (store / "store.json").write_bytes(b"\xff\xfe"), "not text"),
     "another format": (header(graphcl_store=99), "store format 99"),
-    "no arrays": (without_arrays, "must list the arrays of nodes-0, relation-0"),
+    "no arrays": (without_arrays, "arrays must be an object; got None"),
     "absurd count": (counted(0, 2**60), "type 0: starts must be a list, each a count"),
     "negative count": (counted(0, -5), "starts must be a list, each a count; got [0, -5]"),
     "a fraction": (counted(0, 60.0), "each a count; got [0, 60.0]"),
     "zero nodes": (counted(0, 0), "at least one node"),
     "other count": (counted(0, 61), "does not fit 61 nodes"),
-    "path as a name": (unknown_array, "unknown array"),
-    "negative shape": (
-        changed(x__shape=[-60, 12]),
-        "x: shape must be a list, each a count",
-    ),
-    "shape against header": (changed(x__shape=[60, 13]), "holds float32 (60, 12)"),
-    "unknown dtype": (changed(x__dtype="object"), "x lacks a known dtype"),
-    "dtype against header": (changed(x__dtype="float16"), "part.json says float16"),
+    "path as a name": (changed("../../../tmp/x", DIGEST), "unknown array"),
+    "no checksum": (changed("x"), "x must have a checksum, or three"),
+    "no text": (changed("x", 7), "x must be a list, each a text"),
+    "a patch": (changed("x", DIGEST, DIGEST, DIGEST), "a whole table; part.json says otherwise"),
+    "other shape": (replaced("x", npy(np.zeros((60, 13), "f4"))), "does not fit 60 nodes"),
+    "no rows": (replaced("x", npy(np.float32(1))), "does not fit 60 nodes"),
+    "three dimensions": (replaced("y", npy(np.zeros((60, 1, 1), "i8"))), "does not fit 60 nodes"),
+    "other dtype": (replaced("x", npy(np.zeros((60, 12), "i4"))), "holds int32; expected float32"),
+    "other order of bytes": (replaced("x", npy(np.zeros((60, 12), ">f4"))), "holds >f4; expected"),
     "cut": (cut, "its header needs"),
     "no such file": (lambda store: stored(store, "indices").unlink(), "cannot be read"),
     "a pipe": (piped, "not a regular file"),
@@ -234,8 +229,8 @@ def test_a_graph_there_and_back(tmp_path, make):
         ("relation-0/indices", np.array([0, 1, 9]), "indices holds 9; expected 0 to 4"),
         ("relation-0/indices", np.array([0, -1, 1]), "indices holds -1"),
         ("relation-0/indptr", np.array([0, 1, 0, 1, 3]), "indptr decreases at row 1"),
-        ("relation-0/indptr", np.array([0, 3]), "part.json says"),
-        ("relation-0/edge_features", np.zeros((2, 1), np.float32), "part.json says"),
+        ("relation-0/indptr", np.array([0, 3]), "does not fit 3 entries"),
+        ("relation-0/edge_features", np.zeros((2, 1), np.float32), "does not fit 3 entries"),
         ("relation-1/edge_ids", np.array([0, 0, 1, 2]), "edge_ids holds 2; expected 0 to 1"),
     ],
 )

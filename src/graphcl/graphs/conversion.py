@@ -175,12 +175,12 @@ def describe_reverse(one: Relation, other: Relation, *, same: bool) -> str:
 
 
 def _fingerprint(relation: Relation, *, backwards: bool = False, values: bool = False) -> int:
-    """Returns 128 bits of a relation's edges that do not depend on their order.
+    """Returns 64 bits of a relation's edges that do not depend on their order.
 
     `values` takes weights and features in. The sum of a hash of each edge is the same for the same
     edges, and needs no sorting; a block at a time, as the arrays may be on disk.
     """
-    totals = [0, 0]
+    total = 0
     for start in range(0, len(relation.indices), _BLOCK):
         part = slice(start, start + _BLOCK)
         sources = np.asarray(relation.indices[part]).astype(np.uint64)
@@ -192,12 +192,11 @@ def _fingerprint(relation: Relation, *, backwards: bool = False, values: bool = 
             columns.append(_bits(relation.edge_weight[part]))
         if values and relation.edge_features is not None:
             columns += [_bits(column) for column in np.asarray(relation.edge_features[part]).T]
-        for number in range(2):
-            hashed = np.full(len(sources), 1 + number + len(columns), np.uint64)
-            for column in columns:
-                hashed = _mixed(hashed ^ column)
-            totals[number] += int(hashed.sum(dtype=np.uint64))
-    return (totals[0] % 2**64 << 64) | totals[1] % 2**64
+        hashed = np.full(len(sources), 1 + len(columns), np.uint64)
+        for column in columns:
+            hashed = _mixed(hashed ^ column)
+        total += int(hashed.sum(dtype=np.uint64))
+    return total % 2**64
 
 
 def _bits(values: Any) -> Any:

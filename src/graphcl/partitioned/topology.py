@@ -170,23 +170,29 @@ class PartsTopology:
         Raises:
             StoreError: a part is damaged; it may have been written to since it was checked.
         """
-        direction, count, fan_out = edges.direction, len(nodes), edges.fan_out
+        direction = edges.direction
         receivers, known = self._types[direction.receiver], self._parts[direction]
         owners = torch.from_numpy(receivers.owner(nodes.numpy()))
-        tables = [torch.empty(count, fan_out + 1, dtype=torch.int64), *_floats(edges, count)]
+        places, found = list[Tensor](), list[Iterable[Tensor]]()
         for number, one in known.items():
             which = (owners == number).nonzero()[:, 0]
-            if len(which):
-                found = one.draw(nodes[which], ranks[which], key)
-                _put(tables, which, _packed(one, found))
+            if len(which) or not places:
+                places.append(which)
+                found.append(_packed(one, one.draw(nodes[which], ranks[which], key)))
         if self._asks[direction]:
             far = torch.tensor([number not in known for number in range(len(receivers))])
             which = far[owners].nonzero()[:, 0]
             which = which[torch.argsort(owners[which], stable=True)]
             counts = torch.bincount(owners[which], minlength=len(receivers)).tolist()
             wanted = torch.stack([nodes[which], ranks[which]], dim=1)
-            _put(tables, which, self.wire.ask(wanted, counts, self._answer(edges, key)))
-        drawn = _unpacked(edges, tables)
+            places.append(which)
+            found.append(self.wire.ask(wanted, counts, self._answer(edges, key)))
+        order = torch.cat(places).argsort()
+        table, *floats = (torch.cat(pieces)[order] for pieces in zip(*found, strict=True))
+        relative = floats[0].reshape(-1) if edges.weights.relative is not None else None
+        vectors = None if edges.vectors is None else floats[-1].reshape(-1, edges.width)
+        children = table[:, :-1].reshape(-1).long()
+        drawn = Drawn(children, table[:, -1].long().contiguous(), relative, vectors)
         limit = self._types[direction.sender].num_nodes
         ends = drawn.children.aminmax() if len(drawn.children) else (torch.tensor(0),) * 2
         if not 0 <= int(ends[0]) <= int(ends[1]) < limit:
@@ -289,13 +295,6 @@ def _nodes(tree: Tree, name: str) -> list[Integers]:
     return [one.numpy() for one in found]
 
 
-def _floats(edges: SampledDirection, count: int) -> list[Tensor]:
-    """Returns empty tables for what travels beside children: relative weights, and vectors."""
-    widths = [edges.fan_out] if edges.weights.relative is not None else []
-    widths += [edges.fan_out * edges.width] if edges.vectors is not None else []
-    return [torch.empty(count, width) for width in widths]
-
-
 def _packed(edges: SampledDirection, drawn: Drawn) -> list[Tensor]:
     """Returns tables with a row for each parent: children and degree, and what is beside them."""
     count, fan_out = len(drawn.degree), edges.fan_out
@@ -305,17 +304,3 @@ def _packed(edges: SampledDirection, drawn: Drawn) -> list[Tensor]:
     if drawn.vectors is not None:
         tables.append(drawn.vectors.reshape(count, fan_out * edges.width))
     return tables
-
-
-def _put(tables: Iterable[Tensor], which: Tensor, rows: Iterable[Tensor]) -> None:
-    for table, found in zip(tables, rows, strict=True):
-        if len(which):
-            table[which] = found.to(table.dtype)
-
-
-def _unpacked(edges: SampledDirection, tables: list[Tensor]) -> Drawn:
-    """Undoes `_packed`."""
-    table, *floats = tables
-    relative = floats[0].reshape(-1) if edges.weights.relative is not None else None
-    vectors = None if edges.vectors is None else floats[-1].reshape(-1, edges.width)
-    return Drawn(table[:, :-1].reshape(-1), table[:, -1].contiguous(), relative, vectors)

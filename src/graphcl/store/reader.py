@@ -20,7 +20,7 @@ Nodes without ids of a store that was divided have the numbers in `rows` as ids.
 `graphcl.store.joining` returns exactly the graph that was divided, whatever the order.
 
 A table of which few rows changed since an earlier store may be that store's file and a patch
-(`graphcl.files.patched`); `part.json` then has checksums of the patch under ``patch``.
+(`graphcl.files.patched`). `part.json` has the checksum of each array's file, or of these three.
 
 Opening a part reads the JSON and the files' headers, which takes milliseconds for any size. It
 compares both with the files' sizes, and checks the first and last entry of `indptr`. `Part.check`
@@ -30,7 +30,7 @@ compares the checksums. Nothing in a store is executed, and the JSON cannot name
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -79,13 +79,11 @@ EDGE_DTYPES = {
     "edge_features": ("float32",),
     "edge_ids": ("int64",),
 }
-_ARRAY = {"dtype": str, "shape": tuple[int, ...], "sha256": str}
-_PATCHED = _ARRAY | {"patch": tuple[str, str]}
 CHUNK_BYTES = 1 << 26
 _PIECE_BYTES = 1 << 20  # bytes read at a time, which bounds a thread's memory
 _SCAN = 1 << 22  # entries scanned at a time: 32 MB of temporaries at most
 Edges = dict[str, Array]
-Listed = Mapping[str, Any]  # what is said of the arrays of a folder
+Listed = Mapping[str, Sequence[str]]  # the checksums of the files of each array of a folder
 OnArray = Callable[[str, int], None]
 
 
@@ -187,19 +185,16 @@ def read_part(store: Store, number: int) -> dict[str, Listed]:
             f"{folder}: part {number} is of another build ({found}); that of the whole is "
             f"{store.build}"
         )
-    if values.get("part") != number:
-        raise StoreError(f"{file}: part must be {number}; got {values.get('part')!r}")
     if hashlib.sha256(file.read_bytes()).hexdigest() != store.digests[number]:
         raise StoreError(f"{file}: altered or damaged (its checksum differs)")
     expected = {nodes_name(place): NODE_DTYPES for place in range(len(store.types))}
     for place, one in enumerate(store.relations.values()):
         expected |= {edges_name(place, backwards): EDGE_DTYPES for backwards in one.backwards}
-    arrays = values.get("arrays")
-    if not isinstance(arrays, dict) or arrays.keys() != expected.keys():
-        raise StoreError(f"{file}: must list the arrays of {', '.join(expected)}")
+    arrays = check_fields(values, {"arrays": dict}, str(file), StoreError)["arrays"]
+    listed = check_fields(arrays, dict.fromkeys(expected, dict), str(file), StoreError)
     for within, dtypes in expected.items():
-        _check_arrays(folder / within, arrays[within], dtypes)
-    return arrays
+        _check_listed(file, listed[within], dtypes)
+    return listed
 
 
 def verify_store(path: Path, on_array: OnArray = lambda *_: None) -> Store:
@@ -230,9 +225,9 @@ def verify_part(store: Store | Path, number: int, on_array: OnArray = lambda *_:
     part = open_part(store, number)
     folder = part.store.part_folder(number)
     for within, listed in read_part(part.store, number).items():
-        for name, about in listed.items():
-            size, digests = 0, [about["sha256"], *about.get("patch", ())]
-            for file, digest in zip(table_files(folder / within, name), digests, strict=False):
+        for name, digests in listed.items():
+            size = 0
+            for file, digest in zip(table_files(folder / within, name), digests, strict=True):
                 size += regular_size(file, StoreError)
                 if file_digest(file) != digest:
                     raise StoreError(f"{file}: altered or damaged (its checksum differs)")
@@ -269,8 +264,8 @@ def known_digest(file: Path) -> str:
     if not (part / PART).is_file():
         return ""
     arrays = read_description(part, PART, "part", "graphcl_part").get("arrays", {})
-    found = arrays.get(file.parent.name, {}).get(file.name.split(".")[0], {})
-    return str(found.get("sha256", ""))
+    found = arrays.get(file.parent.name, {}).get(file.name.split(".")[0], [""])
+    return str(found[0])
 
 
 def check_features(where: str, x: Any) -> None:
@@ -301,8 +296,6 @@ def _check_csr(
         if (part[1:] < part[:-1]).any():
             row = start + int(np.argmax(part[1:] < part[:-1]))
             raise StoreError(f"{where}: {pointers} decreases at row {row}; the store is damaged")
-    if int(indptr[0]) != 0 or int(indptr[-1]) != len(indices):
-        raise StoreError(f"{where}: {pointers} does not end where {columns} does")
     _check_range(where, columns, indices, limit)
 
 
@@ -317,7 +310,7 @@ def _check_range(where: str, name: str, array: Any, limit: int) -> None:
 
 def _node_fields(folder: Path, listed: Listed, nodes: int, features: int) -> dict[str, Any]:
     """Maps the nodes of a type; a part may lack nodes of it."""
-    arrays = {name: _map_array(folder, name, one) for name, one in listed.items()}
+    arrays = {name: _map_array(folder, name, NODE_DTYPES, one) for name, one in listed.items()}
     _check_shapes(folder, arrays, nodes, features)
     kept = ("y", *MASKS, "rows")
     fields: dict[str, Any] = {name: arrays[name] for name in kept if name in arrays}
@@ -339,17 +332,13 @@ def _open_edges(store: Store, number: int, key: Key, backwards: bool, listed: Li
     expected |= {"edge_features"} if relation.num_edge_features else set()
     if listed.keys() - {"edge_ids"} != expected:
         raise StoreError(f"{folder}: must have the arrays {', '.join(sorted(expected))}")
-    arrays = {name: _map_array(folder, name, one) for name, one in listed.items()}
-    entries = len(arrays["indices"])
+    arrays = {name: _map_array(folder, name, EDGE_DTYPES, one) for name, one in listed.items()}
+    entries = arrays["indices"].size
     shapes: dict[str, tuple[int, ...]] = dict.fromkeys(arrays, (entries,))
     shapes["indptr"] = (receivers.stop - receivers.start + 1,)
     shapes["edge_features"] = (entries, relation.num_edge_features)
     _require_shapes(folder, arrays, shapes, f"{entries} entries")
-    first, last = int(arrays["indptr"][0]), int(arrays["indptr"][-1])
-    if first != 0 or last != entries:
-        raise StoreError(
-            f"{folder}: indptr goes from {first} to {last}; indices has {entries} entries"
-        )
+    _check_ends(folder, arrays, "indptr", "indices")
     if len(store) == 1 and entries != relation.num_edges * (2 if relation.undirected else 1):
         raise StoreError(f"{folder}: has {entries} entries for {relation.num_edges} edges")
     return arrays
@@ -358,10 +347,17 @@ def _open_edges(store: Store, number: int, key: Key, backwards: bool, listed: Li
 def _features(folder: Path, arrays: Mapping[str, Any], width: int) -> Any:
     if "x" in arrays:
         return arrays["x"]
+    _check_ends(folder, arrays, "x_indptr", "x_indices")
     indptr, indices, data = (arrays[name] for name in SPARSE)
-    if int(indptr[0]) != 0 or int(indptr[-1]) != len(indices):
-        raise StoreError(f"{folder}: x_indptr does not end where x_indices does")
     return sparse_rows((len(indptr) - 1, width), indptr, indices, data)
+
+
+def _check_ends(folder: Path, arrays: Mapping[str, Array], pointers: str, indices: str) -> None:
+    first, last, entries = *map(int, arrays[pointers][[0, -1]]), len(arrays[indices])
+    if first != 0 or last != entries:
+        raise StoreError(
+            f"{folder}: {pointers} goes from {first} to {last}; {indices} has {entries} entries"
+        )
 
 
 def sparse_rows(shape: tuple[int, int], indptr: Any, indices: Any, data: Any) -> Any:
@@ -378,7 +374,7 @@ def _check_shapes(folder: Path, arrays: Mapping[str, Array], nodes: int, feature
     missing = [name for name in (*needed, *(["node_ids"] if text else [])) if name not in arrays]
     if missing:
         raise StoreError(f"{folder}: has no array {missing[0]!r}")
-    stored = len(arrays["x_indices"]) if sparse and arrays["x_indices"].ndim else -1
+    stored = arrays["x_indices"].size if sparse else -1
     expected: dict[str, tuple[int, ...]] = {
         "x": (nodes, features),
         "x_indptr": (nodes + 1,),
@@ -389,7 +385,7 @@ def _check_shapes(folder: Path, arrays: Mapping[str, Array], nodes: int, feature
         **dict.fromkeys(MASKS, (nodes,)),
     }
     if "y" in arrays:  # one label per node, or several
-        expected["y"] = (nodes, *arrays["y"].shape[1:])
+        expected["y"] = (nodes, *arrays["y"].shape[1:2])
     if "node_ids" in arrays:
         expected["node_ids"] = (arrays["node_ids"].size if text else nodes,)
         if text != (arrays["node_ids"].dtype == np.uint8):
@@ -408,38 +404,34 @@ def _require_shapes(
             )
 
 
-def _check_arrays(folder: Path, arrays: Any, dtypes: Mapping[str, tuple[str, ...]]) -> None:
-    """Checks what is said of arrays; `dtypes` are the names and types that there may be.
+def _check_listed(file: Path, listed: Mapping[str, Any], dtypes: Mapping[str, Any]) -> None:
+    """Checks what is said of arrays; `dtypes` are the names that there may be, and their types.
 
     Raises:
-        StoreError: an array is unknown, or lacks a type, a shape or a checksum.
+        StoreError: an array is unknown, or lacks a checksum.
     """
-    file = folder.parent / PART
-    if not isinstance(arrays, dict):
-        raise StoreError(f"{file}: must list the arrays of {folder.name}")
-    for name, about in arrays.items():
+    for name, digests in listed.items():
         if name not in dtypes:
             known = ", ".join(dtypes)
             raise StoreError(f"{file}: unknown array {name[:40]!r}; known: {known}")
-        types = _PATCHED if isinstance(about, dict) and "patch" in about else _ARRAY
-        found = check_fields(about, types, f"{file}: {name}", StoreError)
-        if found["dtype"] not in dtypes[name] or not 1 <= len(found["shape"]) <= 2:
-            raise StoreError(f"{file}: {name} lacks a known dtype, or a shape")
+        check_fields(listed, {name: tuple[str, ...]}, str(file), StoreError)
+        if len(digests) not in (1, 3):
+            raise StoreError(f"{file}: {name} must have a checksum, or three if it is a patch")
 
 
-def _map_array(folder: Path, name: str, about: Mapping[str, Any]) -> Array:
-    """Maps one file; its header, its size and what `part.json` says must agree."""
+def _map_array(
+    folder: Path, name: str, dtypes: Mapping[str, tuple[str, ...]], digests: Sequence[str]
+) -> Array:
+    """Maps one table; its header, its size and its type must be right."""
     files = table_files(folder, name)
-    file = files[0]
-    if (len(files) > 1) != bool(about.get("patch")):
+    if len(files) != len(digests):
         kind = "a whole table" if len(files) == 1 else "a patch"
-        raise StoreError(f"{file}: {kind}; {PART} says otherwise")
+        raise StoreError(f"{files[0]}: {kind}; {PART} says otherwise")
     try:
         array = map_table(folder, name, StoreError)
     except OSError as error:
-        raise StoreError(f"{file}: cannot be read ({error.strerror})") from None
-    declared = np.dtype(about["dtype"]).newbyteorder("<")
-    if array.dtype != declared or list(array.shape) != about["shape"]:
-        found = f"{array.dtype} {array.shape}"
-        raise StoreError(f"{file}: holds {found}; {PART} says {declared} {about['shape']}")
+        raise StoreError(f"{files[0]}: cannot be read ({error.strerror})") from None
+    if str(array.dtype) not in dtypes[name]:
+        known = " or ".join(dtypes[name])
+        raise StoreError(f"{files[0]}: holds {array.dtype}; expected {known}")
     return array

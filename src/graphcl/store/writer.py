@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -74,7 +75,7 @@ class ArrayWriter:
     ) -> None:
         self.folder, self._dtypes, self.num_features = folder, dtypes, 0
         self._share, self._before = share, before
-        self._shapes: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
         self._maps: dict[str, Any] = {}
         self._digests: dict[str, list[str]] = {}  # where files are another store's
 
@@ -96,7 +97,7 @@ class ArrayWriter:
         types = self._dtypes[name]
         require(str(known) in types, "StoreWriter", name, " or ".join(types), known)
         require(name not in self._shapes, "StoreWriter", name, "created once", name)
-        self._shapes[name] = (shape, known)
+        self._shapes[name] = shape
         return known
 
     def write(self, name: str, values: Any) -> None:
@@ -160,11 +161,11 @@ class ArrayWriter:
 
     def shorten(self, name: str, length: int) -> None:
         """Cuts an array to its first `length` rows, once its final length is known."""
-        shape, dtype = self._shapes[name]
+        shape = self._shapes[name]
         require(0 <= length <= shape[0], "StoreWriter", "length", f"at most {shape[0]}", length)
         self.release(name)
         shorten_npy(self.folder / f"{name}.npy", length)
-        self._shapes[name] = ((length, *shape[1:]), dtype)
+        self._shapes[name] = (length, *shape[1:])
 
     def read(self, name: str) -> npt.NDArray[Any]:
         """Maps an array that has been written."""
@@ -174,19 +175,16 @@ class ArrayWriter:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Returns the shape of an array; empty if there is none."""
-        return self._shapes[name][0] if name in self._shapes else ()
+        return self._shapes.get(name, ())
 
-    def describe(self) -> dict[str, dict[str, Any]]:
-        """Completes all arrays, and returns the type, shape and checksum of each."""
+    def digests(self) -> dict[str, list[str]]:
+        """Completes all arrays, and returns the checksums of the files of each."""
         for name in list(self._maps):
             self.release(name)
-        arrays: dict[str, dict[str, Any]] = {}
-        for name, (shape, dtype) in self._shapes.items():
-            digest, *patch = self._digests.get(name) or [file_digest(self.folder / f"{name}.npy")]
-            arrays[name] = {"dtype": str(dtype), "shape": list(shape), "sha256": digest}
-            if patch:
-                arrays[name]["patch"] = patch
-        return arrays
+        return {
+            name: self._digests.get(name) or [file_digest(self.folder / f"{name}.npy")]
+            for name in self._shapes
+        }
 
 
 class StoreWriter:
@@ -282,9 +280,7 @@ class StoreWriter:
         """Takes the last relation back."""
         del self.relations[key]
         for writer in self._writers.pop(edges_name(len(self.relations))):
-            for file in writer.folder.iterdir():
-                file.unlink()
-            writer.folder.rmdir()
+            shutil.rmtree(writer.folder)
 
     def set_cut(self, key: Key, cut_edges: int) -> None:
         """Notes how many edges of a relation have their ends in two parts."""
@@ -312,13 +308,13 @@ class StoreWriter:
             self._writers.clear()
             return
         parts = [
-            {within: each[number].describe() for within, each in self._writers.items()}
+            {within: each[number].digests() for within, each in self._writers.items()}
             for number in range(self._parts)
         ]
         build = self.build or build_id({"name": self.name, "arrays": parts})
         digests = []
         for number, arrays in enumerate(parts):
-            about = {"graphcl_part": FORMAT, "build": build, "part": number, "arrays": arrays}
+            about = {"graphcl_part": FORMAT, "build": build, "arrays": arrays}
             text = json.dumps(about, indent=1, allow_nan=False) + "\n"
             (self.folder / part_name(number) / PART).write_text(text)
             digests.append(hashlib.sha256(text.encode()).hexdigest())
