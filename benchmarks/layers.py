@@ -29,7 +29,7 @@ from graphcl.graphs.tensors import graph_tensors
 from graphcl.kernels.features import linear
 from graphcl.kernels.neighbours import sample_levels
 from graphcl.research.systems.graphmae import _Attention
-from graphcl.research.systems.graphsage import Mean
+from graphcl.research.systems.graphsage import Aggregator
 from graphcl.research.systems.layers import Convolutions, Symmetric, dense, dense_csr, draw_view
 
 DIM, HEADS, DROP = 512, 4, 0.3
@@ -84,7 +84,7 @@ def layers(graph: Graph) -> Iterator[tuple[str, Pass, Pass, bool]]:
         True,
     )
 
-    sage, mean = SAGEConv((width, width), DIM, bias=False), Mean(width, DIM)
+    sage, mean = SAGEConv((width, width), DIM, bias=False), Aggregator("mean", width, DIM)
     table, indptr, indices = dense_csr(graph, CPU, "row")
     levels = sample_levels(indptr, indices, torch.arange(512), fan_outs=(25,), seed=0)
     own, around = table[levels[0]], table[levels[1]]

@@ -69,8 +69,10 @@ def test_evaluate(trained, capsys):
     assert (two["steps"], two["note"]) == (20, PREPARED_NOTE)
     assert run(["evaluate", "runs/ppi", "--runs", "2", *quick]) == 0
     captured = capsys.readouterr()
-    assert "micro-F1: 0." in captured.out
-    assert "2 runs, test nodes, given split, 20 probe steps" in captured.out
+    assert captured.out.startswith("micro-F1 0.")
+    assert "(2 runs; test " in captured.out
+    assert "given split; trained on " in captured.out
+    assert "; 20 steps of " in captured.out
     assert f"note: {PREPARED_NOTE}" in captured.out
     assert "run 2/2: seed 1  micro-F1 0." in captured.err
 

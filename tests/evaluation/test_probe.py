@@ -8,7 +8,7 @@ from sklearn.metrics import f1_score, roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from graphcl.cli.progress import probe_text
+from graphcl.cli.progress import scores_text
 from graphcl.errors import GraphError
 from graphcl.evaluation import probe
 from graphcl.evaluation.calibration import fit_calibrated
@@ -427,7 +427,7 @@ def test_few_labels_are_cross_validated():
     assert found.roc_auc == pytest.approx(area)
     counts = probe_confusion(z, graph, strength=found.strength, seed=3).counts
     assert counts.sum() == 150
-    assert probe_text(dataclasses.asdict(found)).endswith(
+    assert scores_text(dataclasses.asdict(found)).endswith(
         "(150 labelled nodes, each held out in one of 10 folds)"
     )
 
@@ -442,7 +442,7 @@ def test_few_nodes_with_several_labels_are_cross_validated():
     assert (found.split, found.folds, found.nodes) == ("cross-validation", 10, (150, 0, 150))
     assert found.micro_f1 == found.val_micro_f1 == expected.error.micro_f1
     assert (found.macro_f1, found.majority) == (expected.error.macro_f1, expected.error.majority)
-    assert probe_text(dataclasses.asdict(found)).endswith(
+    assert scores_text(dataclasses.asdict(found)).endswith(
         "(150 labelled nodes, each held out in one of 10 folds)"
     )
 

@@ -4,7 +4,7 @@ Nothing here imports torch or a graph until a run needs it: `neighbors` answers 
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -124,6 +124,21 @@ def give_answer(
     if why:
         say(kind)(why)
     print_result(about, text, as_json=as_json)
+
+
+def first_rows(columns: Mapping[str, Any], names: Iterable[str], most: int) -> list[str]:
+    """Returns the first rows of a table as lines, in those columns of `names` that it has."""
+    kept = {name: columns[name] for name in names if name in columns}
+    rows = [map(_cell, row.values()) for row in records(kept, slice(0, most))]
+    more = len(next(iter(columns.values()))) - len(rows)
+    lines = ["\t".join(row) for row in (kept, *rows)] if rows else []
+    return [*lines, f"… and {more:,} more; --out writes all"] if more > 0 else lines
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
 def plain(value: Any) -> Any:

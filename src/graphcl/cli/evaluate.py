@@ -21,7 +21,7 @@ from graphcl.cli.options import (
     print_warnings,
 )
 from graphcl.cli.processes import ProcessesOption, launch
-from graphcl.cli.progress import ProbeStepsOption, probe, probe_progress, report_text
+from graphcl.cli.progress import ProbeStepsOption, probe, probe_progress, scores_text
 from graphcl.cli.table_options import takes_tables
 from graphcl.errors import RunError
 from graphcl.runs import files as runs
@@ -124,7 +124,7 @@ def evaluate(
             report["runs_identical"] = True
     if not first_process():
         return
-    text = report_text(report)
+    text = scores_text(report)
     config = runs.read_config(run, baselines=True)
     known = {**config.recipe, **config.settings, **changed}
     sign = majority_sign(report, known, config.method or "graphcl")

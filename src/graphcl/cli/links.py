@@ -11,15 +11,15 @@ from graphcl.cli.answers import (
     OverwriteOption,
     RunArgument,
     check_out,
+    first_rows,
     give_answer,
     open_run,
-    plain,
     say,
 )
 from graphcl.cli.options import DeviceOption, JsonOption, RunGraphOption, print_result
 from graphcl.cli.table_options import takes_tables
 from graphcl.errors import GraphError, RunError, require
-from graphcl.files.records import aligned, read_pairs
+from graphcl.files.records import aligned, read_pairs, records
 from graphcl.run import Run
 from graphcl.runs.results import keep_answer, read_answers
 from graphcl.settings import LINKS_BY
@@ -193,20 +193,13 @@ def _give(
         summary["best"] = _best(found)
         known = read_answers(folder).get("links", {})
         summary |= {"evaluation": known["evaluation"]} if "evaluation" in known else {}
-    names = [name for name in ("score", "source", "target", "why") if name in found.columns()]
-    rows = [
-        "\t".join([f"{one['score']:.4f}", *(str(one[name]) for name in names[1:])])
-        for one in _best(found)[:SHOWN]
-    ]
-    lines = ["\t".join(names), *rows] if rows else []
-    more = len(found) - SHOWN
     give_answer(
         run,
         "links",
         summary,
         found.columns(),
         text=what,
-        shown=[*lines, f"… and {more:,} more; --out writes all"] if more > 0 else lines,
+        shown=first_rows(found.columns(), ("score", "source", "target", "why"), SHOWN),
         out=out,
         as_json=as_json,
         keep=not given,
@@ -215,12 +208,8 @@ def _give(
 
 
 def _best(found: "Links") -> list[dict[str, Any]]:
-    table = {name: column[:KEPT] for name, column in found.columns().items()}
-    rows = (dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True))
-    return [
-        {name: round(float(one), 4) if name == "score" else plain(one) for name, one in row.items()}
-        for row in rows
-    ]
+    rows = records(found.columns(), slice(0, KEPT))
+    return [row | {"score": round(row["score"], 4)} for row in rows]
 
 
 def _keep_evaluation(

@@ -15,18 +15,18 @@ from graphcl.cli.answers import (
     RunArgument,
     TypeOption,
     check_out,
+    first_rows,
     open_run,
     plain,
     say,
 )
 from graphcl.cli.options import JsonOption, RunGraphOption, print_result
 from graphcl.cli.table_options import takes_tables
-from graphcl.files.records import write_records
+from graphcl.files.records import records, write_records
 from graphcl.runs.nodes import has_all
 from graphcl.tabular.options import TableOptions
 
 if TYPE_CHECKING:
-    from graphcl.answers.similar import Neighbours
     from graphcl.graphs.nodes import Nodes
 
 
@@ -71,49 +71,25 @@ def neighbors(
     asked = open_run(run, again, graph, tables, embeddings=embeddings)
     kind = asked.type_of(asked.type_folder(node_type, partial(has_all, wanted=node)))
     found = asked.neighbors(node, k, node_type=kind, on_note=say("neighbors"))
-    nodes, rows = asked.nodes(kind), found.rows
-    listed = [_listed(found, nodes, place) for place in range(len(found))]
-    about: dict[str, Any] = {"run": str(asked.folder), "k": k}
-    if len(rows) == 1:
-        about |= {"id": plain(nodes.ids[rows[0]]), "neighbors": listed[0]}
-    else:
-        ids = [plain(nodes.ids[row]) for row in rows]
-        each = zip(ids, listed, strict=True)
-        about["nodes"] = [{"id": one, "neighbors": near} for one, near in each]
-    if out is not None:
-        columns = found.columns()
-        if any("label" in one for near in listed for one in near):
-            columns["label"] = [one.get("label") for near in listed for one in near]
-        write_records(out, columns)
-        about["out"] = str(out)
-        print_result(about, f"{out}: {len(columns['id']):,} rows", as_json=as_json)
-        return
-    named = any("label" in one for near in listed for one in near)
-    head = ["id"] * (len(rows) > 1) + ["cosine", "neighbor"] + ["label"] * named
-    lines = ["\t".join(head)]
-    for row, near in zip(rows, listed, strict=True):
-        own = f"{nodes.ids[row]}\t" if len(rows) > 1 else ""
-        lines += [f"{own}{one['cosine']:.4f}\t{one['id']}{_class(one)}" for one in near]
-    print_result(about, "\n".join(lines), as_json=as_json)
-
-
-def _listed(found: "Neighbours", nodes: "Nodes", place: int) -> list[dict[str, Any]]:
-    pairs = zip(found.nearest[place].tolist(), found.cosines[place].tolist(), strict=True)
-    return [
-        {"id": plain(nodes.ids[key]), "cosine": cosine, **_label(nodes, key)}
-        for key, cosine in pairs
+    nodes, columns, width = asked.nodes(kind), found.columns(), found.nearest.shape[1]
+    if nodes.classes is not None:
+        columns["label"] = [_label(nodes, row) for row in found.nearest.ravel().tolist()]
+    ours = {"id": columns["neighbor"], "cosine": columns["cosine"]}
+    near = records(ours | ({"label": columns["label"]} if "label" in columns else {}))
+    each = [
+        {"id": plain(nodes.ids[row]), "neighbors": near[place * width : (place + 1) * width]}
+        for place, row in enumerate(found.rows)
     ]
+    about = {"run": str(asked.folder), "k": k} | (each[0] if len(each) == 1 else {"nodes": each})
+    names = ["id"] * (len(each) > 1) + ["cosine", "neighbor", "label"]
+    text = "\n".join(first_rows(columns, names, len(near)))
+    if out is not None:
+        write_records(out, columns)
+        about["out"], text = str(out), f"{out}: {len(near):,} rows"
+    print_result(about, text, as_json=as_json)
 
 
-def _label(nodes: "Nodes", row: int) -> dict[str, Any]:
-    y = nodes.classes
-    if y is None or y[row] < 0:
-        return {}
-    number = int(y[row])
-    return {"label": nodes.class_name(number) if nodes.class_names else number}
-
-
-def _class(entry: dict[str, Any]) -> str:
-    if "label" not in entry:
-        return ""
-    return f"\t{entry['label']}" if isinstance(entry["label"], str) else f"\tclass {entry['label']}"
+def _label(nodes: "Nodes", row: int) -> str | int | None:
+    y: Any = nodes.classes
+    known = nodes.class_name(int(y[row])) if nodes.class_names else int(y[row])
+    return known if y[row] >= 0 else None

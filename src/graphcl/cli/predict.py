@@ -14,6 +14,7 @@ from graphcl.cli.answers import (
     RunArgument,
     TypeOption,
     check_out,
+    first_rows,
     give_answer,
     open_run,
     say,
@@ -21,7 +22,7 @@ from graphcl.cli.answers import (
 from graphcl.cli.options import JsonOption, RunGraphOption
 from graphcl.cli.table_options import takes_tables
 from graphcl.errors import GraphError, ParameterError, RunError, require
-from graphcl.files.records import aligned, read_pairs, records
+from graphcl.files.records import aligned, read_pairs
 from graphcl.run import Run
 from graphcl.runs.nodes import is_labelled
 from graphcl.tabular.options import TableOptions, counted
@@ -189,13 +190,15 @@ def predict(
         how |= {"nodes": "all" if everything else "unlabelled", "learn": learn}
         how["on_note"] = say("predict")
         found = _predicted(asked, labels, **how)
+    ranking, columns = getattr(found, "ranking", None), found.columns()
+    shown = "probability" if ranking is None else f"p:{ranking.wanted}"
     give_answer(
         asked,
         "predict",
         summary(found),
-        found.columns(),
+        columns,
         text=_text(found),
-        shown=_lines(found),
+        shown=first_rows(columns, ("id", "label", shown, "value", "low", "high", "why"), SHOWN),
         out=out,
         as_json=as_json,
         keep=after is None,
@@ -376,22 +379,3 @@ def error_line(error: dict[str, Any], what: tuple[str, str], *, several: bool) -
         f"{word}: {score}  macro-F1 {error['macro_f1']:.3f}  calibration error "
         f"{error['calibration_error']:.3f}  ({counted(error['nodes'], *what)})"
     )
-
-
-def _lines(found: "Predictions | Estimates") -> list[str]:
-    columns, ranking = found.columns(), getattr(found, "ranking", None)
-    shown = "probability" if ranking is None else f"p:{ranking.wanted}"
-    names = [
-        name for name in ("id", "label", shown, "value", "low", "high", "why") if name in columns
-    ]
-    rows = records(columns, slice(0, SHOWN))
-    lines = ["\t".join(names)]
-    lines += ["\t".join(_cell(row[name]) for name in names) for row in rows]
-    more = len(found) - len(rows)
-    return [*lines, f"… and {more:,} more; --out writes all"] if more else lines
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -118,61 +118,41 @@ def probe_progress(steps: int) -> Iterator[Callable[[int], None]]:
         yield lambda step: show(step, steps)
 
 
-def probe_text(probe: Mapping[str, Any]) -> str:
-    """Returns one line: the scores of a probe, its nodes, and how it was fitted."""
-    train, val, test = probe["nodes"]
-    where = f"test {counted(test, 'node')}, {probe['split']} split"
-    micro, macro = f"micro-F1 {probe['micro_f1']:.4f}", f"macro-F1 {probe['macro_f1']:.3f}"
-    first = micro if "val_micro_f1" in probe else f"accuracy {100 * probe['accuracy']:.1f} %"
-    first += _majority_text(probe, " (majority ", ")")
-    if probe.get("folds"):
-        each = f"{counted(test, 'labelled node')}, each held out in one of {probe['folds']} folds"
-        return f"{first}{_area_text(probe)}  {macro}  ({each})"
-    if "strength" not in probe:  # the predictions of a supervised baseline
-        return f"{first}  {macro}  ({where}; trained on {counted(train, 'node')})"
-    chosen = f"chosen on {counted(val, 'validation node')}, trained on {train:,}"
-    if "steps" not in probe:
-        return f"{first}  {macro}  ({where}; C = {probe['strength']:.2g} {chosen})"
-    return (
-        f"{first}  macro-F1 {probe['macro_f1']:.4f}  "
-        f"({where}; penalty {probe['strength']:.2g}, one of {len(probe['strengths'])}, {chosen}; "
-        f"{probe['steps']} steps of {probe['optimiser']})"
-    )
+def scores_text(scores: Mapping[str, Any]) -> str:
+    """Returns one line: the scores of a probe or of predictions, their nodes, and how it was done.
 
+    A score of several runs is its mean ± standard deviation. Accuracies are in %, F1 is a fraction,
+    as in the paper.
+    """
+    several = "val_micro_f1" in scores
+    unit, factor, digits = ("", 1, 4) if several else (" %", 100, 1)
 
-def _area_text(scores: Mapping[str, Any]) -> str:
-    area = scores.get("roc_auc")
-    return "" if area is None else f"  ROC-AUC {area:.3f}"
+    def shown(name: str, digits: int, factor: int = 1) -> str:
+        values = scores[name].values() if isinstance(scores[name], dict) else (scores[name],)
+        return " ± ".join(f"{factor * value:.{digits}f}" for value in values)
 
-
-def _majority_text(scores: Mapping[str, Any], before: str, after: str = "") -> str:
-    """Returns the score of one answer for all nodes; empty if it is not known."""
-    share = scores.get("majority")
-    if share is None:
-        return ""
-    text = f"{share:.4f}" if "val_micro_f1" in scores else f"{100 * share:.1f} %"
-    return f"{before}{text}{after}"
-
-
-def report_text(report: dict[str, Any]) -> str:
-    """Returns one line: the scores of one run, or mean ± standard deviation of several."""
-    multilabel = "val_micro_f1" in report  # the paper reports F1 as a fraction, not in %
-    unit, factor, digits = ("", 1, 4) if multilabel else (" %", 100, 2)
-    first = ("micro_f1", "micro-F1") if multilabel else ("accuracy", "accuracy")
-    texts = []
-    for name, label in (first, ("macro_f1", "macro-F1")):
-        score = report[name]
-        shown = (score["mean"], score["std"]) if isinstance(score, dict) else (score,)
-        numbers = " ± ".join(f"{factor * value:.{digits}f}" for value in shown)
-        texts.append(f"{label}: {numbers}{unit}")
-    runs = counted(report["runs"], "run")
-    steps = f", {report['steps']} probe steps" if "steps" in report else ""
-    steps += ", all identical: nothing is random" if report.get("runs_identical") else ""
-    splits = f"{report['splits']} {report['split']} splits" if "splits" in report else ""
-    where = splits or f"{report['split']} split"
-    texts += [_majority_text(report, "majority: ")] if "majority" in report else []
-    tested = "test nodes"
-    if report.get("folds"):
-        where = f"each held out in one of {report['folds']} folds"
-        tested = counted(report["nodes"][2], "labelled node")
-    return f"{'  '.join(texts)}  ({runs}, {tested}, {where}{steps})"
+    name = ("micro-F1", "micro_f1") if several else ("accuracy", "accuracy")
+    text = f"{name[0]} {shown(name[1], digits, factor)}{unit}"
+    if scores.get("majority") is not None:
+        text += f" (majority {shown('majority', digits, factor)}{unit})"
+    if scores.get("roc_auc") is not None:
+        text += f"  ROC-AUC {shown('roc_auc', 3)}"
+    train, val, test = scores["nodes"]
+    how = [counted(scores["runs"], "run")] if scores.get("runs", 1) > 1 else []
+    if scores.get("folds"):
+        nodes = counted(test, "labelled node")
+        how.append(f"{nodes}, each held out in one of {scores['folds']} folds")
+    else:
+        splits = f"{scores['splits']} {scores['split']} splits" if "splits" in scores else ""
+        how.append(f"test {counted(test, 'node')}, {splits or scores['split'] + ' split'}")
+        trained = f"trained on {counted(train, 'node')}"
+        if "strength" in scores:  # of a probe
+            sign, of = "C =", ""
+            if "steps" in scores:
+                sign, of = "penalty", f", one of {len(scores['strengths'])},"
+            chosen = f"{sign} {scores['strength']:.2g}{of} chosen on"
+            trained = f"{chosen} {counted(val, 'validation node')}, trained on {train:,}"
+        how.append(trained)
+        how += [f"{scores['steps']} steps of {scores['optimiser']}"] if "steps" in scores else []
+    how += ["all identical: nothing is random"] if scores.get("runs_identical") else []
+    return f"{text}  macro-F1 {shown('macro_f1', 4 if several else 3)}  ({'; '.join(how)})"

@@ -19,7 +19,7 @@ from graphcl.cli.options import (
     print_warnings,
 )
 from graphcl.cli.processes import ProcessesOption, interrupts, launch
-from graphcl.cli.progress import ProbeStepsOption, count_progress, probe, probe_text
+from graphcl.cli.progress import ProbeStepsOption, count_progress, probe, scores_text
 from graphcl.cli.table_options import print_notes, takes_tables
 from graphcl.errors import DatasetError, ParameterError, counted, require
 from graphcl.runs.files import EMBEDDINGS, Origin
@@ -296,9 +296,8 @@ def _text(result: "TrainingResult", out: Path) -> str:
 
     scores = [] if result.probe is None else [result.probe]
     scores += [] if result.probe is None else result.probe.get("others", {}).values()
-    probe = "\n".join(
-        f"probe{' of ' + one['type'] if 'type' in one else ''}: {probe_text(one)}" for one in scores
-    )
+    of = (f" of {one['type']}" if "type" in one else "" for one in scores)
+    probe = "\n".join(f"probe{o}: {scores_text(one)}" for o, one in zip(of, scores, strict=True))
     note = f"\nnote: {result.note}" if result.note else ""
     sent = f"{traffic(**result.traffic)}\n" if result.traffic else ""
     return (
@@ -367,6 +366,6 @@ def _baseline_text(result: "BaselineResult", out: Path) -> str:
     what = "probe" if (out / EMBEDDINGS).exists() else "predictions"
     scores = f"no {what} scored: {result.scores_skipped}"
     if result.scores:
-        scores = f"{what}: {probe_text(result.scores)}"
+        scores = f"{what}: {scores_text(result.scores)}"
     note = f"\nnote: {result.note}" if result.note else ""
     return f"{scores}{note}\nrun: {out}  ({result.train_seconds:.1f} s)"

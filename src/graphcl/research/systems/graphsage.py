@@ -11,7 +11,7 @@ where v is a node of a walk from u and :math:`P_n \propto \mathrm{degree}^{3/4}`
 layers, with 25 and 10 sampled neighbours; embeddings have 2 · 128 columns and length 1.
 
 A layer is one of four aggregators (section 3.3): it computes a node's next row from its own row and
-those of f sampled neighbours. All but `Gcn` concatenate the node's own row and the neighbourhood's
+those of f sampled neighbours. All but ``gcn`` concatenate own row and neighbourhood
 (line 5 of algorithm 1): :math:`h_v \leftarrow \sigma(W \cdot \mathrm{concat}(h_v, h_{N(v)}))`. W
 is split into two blocks of `dim` columns each, as in the authors' code. The caller applies σ.
 PyTorch Geometric's `SAGEConv` adds the two halves instead, and needs a list of the sampled edges:
@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -50,65 +50,47 @@ from graphcl.seeding import derive, generator
 _BLOCK = 1 << 14  # nodes embedded at a time
 
 
-class Gcn(nn.Module):
-    r""":math:`W \cdot \mathrm{mean}(\{h_v\} \cup \{h_u, u \in N(v)\})`, equation 2; no concat."""
+class Aggregator(nn.Module):
+    r"""One layer: rows ``[n, inputs]`` and neighbours ``[n, f, inputs]`` become ``[n, 2 dim]``.
 
-    def __init__(self, inputs: int, dim: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(inputs, 2 * dim))
+    - ``gcn``: :math:`W \cdot \mathrm{mean}(\{h_v\} \cup \{h_u, u \in N(v)\})`, equation 2.
+    - ``mean``: :math:`[W_1 h_v \| W_2\, \mathrm{mean}_u\, h_u]`.
+    - ``pool``: :math:`[W_1 h_v \| W_2 \max_u \mathrm{ReLU}(W_p h_u + b)]`, equation 3.
+    - ``lstm``: :math:`[W_1 h_v \| W_2\, \mathrm{LSTM}(h_{u_1}, \ldots, h_{u_f})]`, its last state.
+      It reads the neighbours in the random order in which they were drawn, as in the paper.
 
-    def forward(self, own: Tensor, around: Tensor) -> Tensor:
-        """Returns ``[n, 2 dim]`` for rows ``[n, inputs]`` and neighbours ``[n, f, inputs]``."""
-        return mean_with(own, around) @ self.weight
-
-
-class Mean(nn.Module):
-    r""":math:`[W_1 h_v \| W_2\, \mathrm{mean}_u\, h_u]`."""
-
-    def __init__(self, inputs: int, dim: int) -> None:
-        super().__init__()
-        self.own = nn.Parameter(torch.empty(inputs, dim))
-        self.weight = nn.Parameter(torch.empty(inputs, dim))
-
-    def forward(self, own: Tensor, around: Tensor) -> Tensor:
-        """Returns ``[n, 2 dim]`` for rows ``[n, inputs]`` and neighbours ``[n, f, inputs]``."""
-        return torch.cat([own @ self.own, around.mean(1) @ self.weight], dim=1)
-
-
-class Pool(nn.Module):
-    r""":math:`[W_1 h_v \| W_2 \max_u \mathrm{ReLU}(W_p h_u + b)]`, equation 3."""
-
-    def __init__(self, inputs: int, dim: int, hidden: int) -> None:
-        super().__init__()
-        self.pool = nn.Parameter(torch.empty(inputs, hidden))
-        self.pool_bias = nn.Parameter(torch.empty(hidden))
-        self.own = nn.Parameter(torch.empty(inputs, dim))
-        self.weight = nn.Parameter(torch.empty(hidden, dim))
-
-    def forward(self, own: Tensor, around: Tensor) -> Tensor:
-        """Returns ``[n, 2 dim]`` for rows ``[n, inputs]`` and neighbours ``[n, f, inputs]``."""
-        # ReLU and the bias are monotone, so they can follow the maximum, on f times fewer rows.
-        largest = relu((around @ self.pool).amax(1) + self.pool_bias)
-        return torch.cat([own @ self.own, largest @ self.weight], dim=1)
-
-
-class Lstm(nn.Module):
-    r""":math:`[W_1 h_v \| W_2\, \mathrm{LSTM}(h_{u_1}, \ldots, h_{u_f})]`, its last state.
-
-    It reads the neighbours in the random order in which they were drawn, as in the paper.
+    Args:
+        kind: one of these.
+        inputs: width of the rows.
+        dim: half of the width of the output.
+        hidden: width of what ``pool`` takes the maximum over, or of the state of ``lstm``.
     """
 
-    def __init__(self, inputs: int, dim: int, hidden: int) -> None:
+    def __init__(self, kind: str, inputs: int, dim: int, hidden: int = 0) -> None:
         super().__init__()
-        with torch.random.fork_rng(devices=[]):  # PyTorch's own draws are replaced by `glorot`
-            self.lstm = nn.LSTM(inputs, hidden, batch_first=True)
-        self.own = nn.Parameter(torch.empty(inputs, dim))
-        self.weight = nn.Parameter(torch.empty(hidden, dim))
+        self.kind, width = kind, hidden or inputs
+        if kind == "pool":
+            self.pool = nn.Parameter(torch.empty(inputs, hidden))
+            self.pool_bias = nn.Parameter(torch.empty(hidden))
+        if kind == "lstm":
+            with torch.random.fork_rng(devices=[]):  # PyTorch's own draws are replaced by `glorot`
+                self.lstm = nn.LSTM(inputs, hidden, batch_first=True)
+        if kind != "gcn":
+            self.own = nn.Parameter(torch.empty(inputs, dim))
+        self.weight = nn.Parameter(torch.empty(width, 2 * dim if kind == "gcn" else dim))
 
     def forward(self, own: Tensor, around: Tensor) -> Tensor:
-        """Returns ``[n, 2 dim]`` for rows ``[n, inputs]`` and neighbours ``[n, f, inputs]``."""
-        _, (last, _) = self.lstm(around)
-        return torch.cat([own @ self.own, last[0] @ self.weight], dim=1)
+        """Returns the rows after the layer, before its activation."""
+        if self.kind == "gcn":
+            return mean_with(own, around) @ self.weight
+        if self.kind == "mean":
+            h = around.mean(1)
+        elif self.kind == "pool":
+            # ReLU and the bias are monotone: they can follow the maximum, on f times fewer rows.
+            h = relu((around @ self.pool).amax(1) + self.pool_bias)
+        else:
+            h = self.lstm(around)[1][0][0]
+        return torch.cat([own @ self.own, h @ self.weight], dim=1)
 
 
 def build_aggregators(
@@ -118,18 +100,13 @@ def build_aggregators(
 
     The generator, which is on the CPU, alone decides the weights.
     """
-    kinds: dict[str, Any] = {
-        "gcn": Gcn,
-        "mean": Mean,
-        "lstm": partial(Lstm, hidden=method.lstm_dim),
-        "pool": partial(Pool, hidden=method.pool_dim),
-    }
-    kind, dim = kinds[method.aggregator], method.dim
-    module = nn.ModuleList(kind(inputs, dim) for inputs in (num_features, 2 * dim))
+    kind, dim = method.aggregator, method.dim
+    hidden = {"lstm": method.lstm_dim, "pool": method.pool_dim}.get(kind, 0)
+    widths = (num_features, 2 * dim)
+    module = nn.ModuleList(Aggregator(kind, inputs, dim, hidden) for inputs in widths)
     glorot(module, generator)
-    for parameter_name, parameter in module.named_parameters():
-        if parameter.ndim == 1:  # PyTorch's LSTM calls its biases bias_hh_l0 and bias_ih_l0
-            assert "bias" in parameter_name
+    for parameter in module.parameters():
+        if parameter.ndim == 1:
             nn.init.zeros_(parameter)
     return module
 
