@@ -240,13 +240,18 @@ def check_known(
 
 
 def check_keys(
-    given: Iterable[str], known: Sequence[str], *, where: str, error: type[InvalidInputError]
+    given: Iterable[str],
+    known: Sequence[str],
+    *,
+    where: str,
+    error: type[InvalidInputError],
+    what: str = "key",
 ) -> None:
     """Refuses a key that is not known, and suggests the nearest, or else lists all."""
     for key in given:
         if key not in known:
-            near = suggestion(key, known) or f"; known: {', '.join(known)}"
-            raise error(f"{where}: unknown key {key!r}{near}")
+            listed = f"; known: {', '.join(known)}" if known else "; it has none"
+            raise error(f"{where}: unknown {what} {key!r}{suggestion(key, known) or listed}")
 
 
 def counted(number: int, one: str, several: str | None = None) -> str:

@@ -86,20 +86,12 @@ def _table(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         present = "bundled" if row["source"] == "bundled" else "yes" if row["present"] else "no"
         present = "damaged" if "damaged" in row else present
-        counts = [_figure(row, name) for name in columns]
-        lines.append([row["title"], row["task"], *counts, _split(row), present])
+        here = row["here"] or row
+        counts = [_figure(row[name], here[name]) for name in columns]
+        split = "/".join(map(_figure, row["split"], here["split"]))
+        lines.append([row["title"], row["task"], *counts, split, present])
     return "\n".join(aligned(lines))
 
 
-def _split(row: dict[str, Any]) -> str:
-    ours = row["here"]["split"] if row["here"] else row["split"]
-    return "/".join(
-        f"{theirs:,}" if theirs == count else f"{theirs:,} ({count:,})"
-        for theirs, count in zip(row["split"], ours, strict=True)
-    )
-
-
-def _figure(row: dict[str, Any], name: str) -> str:
-    here = row["here"]
-    ours = f" ({here[name]:,})" if here and here[name] != row[name] else ""
-    return f"{row[name]:,}{ours}"
+def _figure(theirs: int, ours: int) -> str:
+    return f"{theirs:,}" if theirs == ours else f"{theirs:,} ({ours:,})"

@@ -21,7 +21,7 @@ import glob
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     Raises:
         OSError: the file cannot be written; an old file at `path` is unchanged.
     """
-    with _staged(path, path.parent, path.suffix, _new_file) as staging:
+    with _staged(path, path.parent, path.suffix, folder=False) as staging:
         yield staging
         sync(staging)
         staging.replace(path)
@@ -64,7 +64,7 @@ def whole_folder(path: Path, *, within: Path | None = None) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     above = within or path.parent
-    with _staged(path, above, "", _new_folder) as staging:
+    with _staged(path, above, "", folder=True) as staging:
         yield staging
         for folder, _, names in os.walk(staging):
             for name in names:
@@ -158,7 +158,7 @@ def check_new_folder(
 
 
 @contextmanager
-def _staged(path: Path, above: Path, suffix: str, make: Callable[[Path], int]) -> Iterator[Path]:
+def _staged(path: Path, above: Path, suffix: str, *, folder: bool) -> Iterator[Path]:
     """Yields a new, locked, hidden entry in the folder `above`; removes it if it still exists."""
     ending = f".partial{suffix}"
     for leftover in above.glob(f".{glob.escape(path.name)}.????????{glob.escape(ending)}"):
@@ -166,7 +166,10 @@ def _staged(path: Path, above: Path, suffix: str, make: Callable[[Path], int]) -
     while True:
         staging = above / _hidden_name(path, ending)
         try:
-            handle = make(staging)
+            if folder:
+                staging.mkdir()
+            flags = os.O_RDONLY if folder else os.O_RDWR | os.O_CREAT | os.O_EXCL
+            handle = os.open(staging, flags, 0o666)
         except OSError as error:
             error.filename = str(path)  # the user does not know the hidden name
             raise
@@ -183,15 +186,6 @@ def _staged(path: Path, above: Path, suffix: str, make: Callable[[Path], int]) -
 
 def _hidden_name(path: Path, ending: str) -> str:
     return f".{path.name}.{secrets.token_hex(4)}{ending}"
-
-
-def _new_file(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-
-
-def _new_folder(path: Path) -> int:
-    path.mkdir()
-    return os.open(path, os.O_RDONLY)
 
 
 def _lock(handle: int) -> bool:

@@ -113,57 +113,39 @@ def write_records(path: Path, columns: Columns) -> None:
         MissingExtraError: `.parquet` without pyarrow.
         OSError: the file cannot be written.
     """
+    writers = {".parquet": _write_parquet, ".csv": _write_csv, ".json": _write_json}
     with whole_file(path) as staging:
-        if path.suffix == ".parquet":
-            _write_parquet(staging, columns)
-        elif path.suffix == ".csv":
-            _write_csv(staging, columns)
-        else:
-            _write_json(staging, columns)
+        writers[path.suffix](staging, columns)
 
 
 def _write_parquet(path: Path, columns: Columns) -> None:
     arrow = ("pyarrow", "pyarrow.parquet")
     pyarrow = import_extra(*arrow, feature="writing .parquet", extra="parquet")
-    writer = None
-    kinds = {name: _kind(values) for name, values in columns.items()}
-    try:
+    schema = pyarrow.schema([(name, _type(one, pyarrow)) for name, one in columns.items()])
+    with pyarrow.parquet.ParquetWriter(path, schema) as writer:
         for rows in _blocks(columns):
-            parts = {}
-            for name, values in columns.items():
+            parts = []
+            for field, values in zip(schema, columns.values(), strict=True):
                 plain = _plain(values[rows])
-                if kinds[name] == "text":
+                if field.type == pyarrow.string():
                     plain = [None if value is None else str(value) for value in plain]
-                if kinds[name] == "texts":
+                elif pyarrow.types.is_list(field.type):
                     plain = [None if some is None else list(map(str, some)) for some in plain]
-                parts[name] = pyarrow.array(plain, type=_arrow(kinds[name], pyarrow))
-            table = pyarrow.table(parts)
-            writer = writer or pyarrow.parquet.ParquetWriter(path, table.schema)
-            writer.write_table(table)
-    finally:
-        if writer is not None:
-            writer.close()
+                parts.append(pyarrow.array(plain, field.type))
+            writer.write_table(pyarrow.Table.from_arrays(parts, schema=schema))
 
 
-def _kind(values: Any) -> str:
-    """Returns the one type that all values of a column have."""
-    dtype = values.dtype if isinstance(values, np.ndarray) else np.dtype(object)
-    if dtype.kind in "iu":
-        return "integer"
-    if dtype.kind == "f":
-        return "float32" if dtype.itemsize <= 4 else "number"
-    if dtype.kind == "b":
-        return "boolean"
+def _type(values: Any, pyarrow: Any) -> Any:
+    """Returns the one type that all values of a column have in Arrow: of several, text."""
+    if isinstance(values, np.ndarray) and values.dtype.kind in "iufb":
+        narrow = pyarrow.float32 if values.dtype.itemsize <= 4 else pyarrow.float64
+        kinds = {"i": pyarrow.int64, "u": pyarrow.int64, "f": narrow, "b": pyarrow.bool_}
+        return kinds[values.dtype.kind]()
     found = {type(value) for value in _plain(values) if value is not None}
     if found == {list}:
-        return "texts"
-    return "integer" if found == {int} else "number" if found == {float} else "text"
-
-
-def _arrow(kind: str, pyarrow: Any) -> Any:
-    kinds = {"integer": pyarrow.int64, "number": pyarrow.float64, "float32": pyarrow.float32}
-    kinds |= {"boolean": pyarrow.bool_, "text": pyarrow.string}
-    return pyarrow.list_(pyarrow.string()) if kind == "texts" else kinds[kind]()
+        return pyarrow.list_(pyarrow.string())
+    numbers = {int: pyarrow.int64, float: pyarrow.float64}
+    return numbers.get(found.pop() if len(found) == 1 else str, pyarrow.string)()
 
 
 def _write_csv(path: Path, columns: Columns) -> None:

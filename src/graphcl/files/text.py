@@ -1,7 +1,6 @@
 """Reads small text files with a size limit, checks what JSON has, and formats TOML."""
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -76,7 +75,5 @@ def _literal(value: str | int | float | bool) -> str:
         # A TOML basic string is a JSON string, except that TOML also requires DEL to be escaped.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float) and not math.isfinite(value):
-        return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
-    return repr(value)
+        return str(value).lower()
+    return repr(value)  # TOML writes inf and nan as Python does

@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import os
 import secrets
+from functools import partial
 from pathlib import Path
 
 from graphcl.files.atomic import whole_file
@@ -61,8 +62,6 @@ def seal_text(text: str, key: bytes, *, purpose: str) -> str:
 
 def seal(path: Path, key: bytes) -> str:
     """Returns a digest of a file that only the holder of `key` can compute."""
-    digest = hashlib.blake2b(key=key, digest_size=32)
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+        keyed = partial(hashlib.blake2b, key=key, digest_size=32)
+        return hashlib.file_digest(file, keyed).hexdigest()

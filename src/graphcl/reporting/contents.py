@@ -236,9 +236,10 @@ def gather(
             named = replace(groups, ids=nodes.ids[:])
             assigned, answers["cluster"] = groups.assigned, named.summary()
     edges = None if graph is None else adjacency(graph)
-    prepared = read_preparation(folder)
+    name = str(result.get("graph", {}).get("name") or run_root(run).name)
+    ids, predicted = nodes.ids[:].tolist(), answers.get("predict", {})
     return Contents(
-        name=_name(run, result, node_type),
+        name=name if node_type is None else f"{name}: {node_type}",
         config=config,
         result=result,
         metrics=runs.read_metrics(run),
@@ -254,12 +255,10 @@ def gather(
         homophily=None if edges is None else _homophily(edges, nodes.classes),
         notes=notes,
         answers=answers,
-        fates=_fates(prepared),
+        fates=_fates(read_preparation(folder)),
         columns=known,
         assigned=assigned,
-        ranking=read_ranking(
-            read_answer_table(folder, "predict"), answers.get("predict", {}), nodes.ids[:].tolist()
-        ),
+        ranking=read_ranking(read_answer_table(folder, "predict"), predicted, ids),
         title=title,
         note=note,
     )
@@ -276,29 +275,18 @@ def _kept_groups(folder: Path, answers: dict[str, dict[str, Any]], nodes: Nodes)
     return np.array(numbers, np.int64) - 1
 
 
-def _name(run: Path, result: dict[str, Any], node_type: str | None) -> str:
-    name = str(result.get("graph", {}).get("name") or run_root(run).name)
-    return name if node_type is None else f"{name}: {node_type}"
-
-
 def _of_type(run: Path, result: dict[str, Any], node_type: str) -> dict[str, Any]:
     """Returns what the result of a typed graph says of one type; what is of all is left out."""
     schema = runs.read_schema(run)
-    graph = dict(result.get("graph", {}))
-    graph["features"] = next(
-        one["num_features"] for one in schema["types"] if one["name"] == node_type
-    )
-    graph["edges"] = sum(
-        one["num_edges"]
-        for one in schema["relations"]
-        if node_type in (one["source"], one["target"])
-    )
+    features = {one["name"]: one["num_features"] for one in schema["types"]}
+    joining = (one for one in schema["relations"] if node_type in (one["source"], one["target"]))
+    counts = {"features": features[node_type], "edges": sum(one["num_edges"] for one in joining)}
     first = result.get("probe") or {}
     probes = {first.get("type"): first, **first.get("others", {})}
     whole = ("effective_rank", "mean_cosine", "class_names")
     kept = {key: value for key, value in result.items() if key not in whole}
     probe = {"probe": probes.get(node_type), "probe_skipped": "the type has no scores"}
-    return kept | probe | {"graph": graph}
+    return kept | probe | {"graph": {**result.get("graph", {}), **counts}}
 
 
 def adjacency(graph: AnyGraph) -> scipy.sparse.csr_array:

@@ -76,7 +76,8 @@ def _read_system(text: str) -> System:
     if wrong is not None:
         raise ParameterError(f"compare: a setting is KEY=VALUE; got {wrong!r} in {text!r}")
     settings = {key.strip(): value.strip() for key, _, value in pairs}
-    system = replace(find_system(method), label=text, changed=settings)
+    found = find_system(method)
+    system = replace(found, label=text, changed={**found.changed, **settings})
     if not _is_comparable(system):
         known = ", ".join(name for name, one in SYSTEMS.items() if _is_comparable(one))
         raise ParameterError(

@@ -1,7 +1,6 @@
 """What holds of every baseline that takes one graph."""
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -199,8 +198,8 @@ def test_a_bad_field_is_refused_in_one_line(name, changed, message):
         SYSTEMS[name].method("", **changed)
 
 
-def test_a_build_may_be_partial():
-    half = System("half", "Half", partial(type(quick("gcn")), hidden=4))
+def test_a_system_may_be_one_with_other_defaults():
+    half = System("half", "Half", type(quick("gcn")), changed={"hidden": 4})
     assert half.method("", dropout="0.1").hidden == 4
     assert half.method("", hidden="5").hidden == 5
     assert is_unsupervised(RawFeatures())

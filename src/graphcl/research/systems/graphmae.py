@@ -88,7 +88,6 @@ class GraphMAE(SelfSupervised):
         learning_rate: Adam's, at the start.
         weight_decay: Adam's, an L2 penalty.
         epochs: steps, each over all nodes.
-        feature_scaling: scaling of the features: ``none``, ``row``, ``unit`` or ``auto``.
     """
 
     owner: ClassVar[str] = "graphmae"
@@ -103,7 +102,6 @@ class GraphMAE(SelfSupervised):
     learning_rate: float = 1e-3
     weight_decay: float = 2e-4
     epochs: int = 1500
-    feature_scaling: str = "row"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from functools import partial
 from typing import Any, Protocol, TypeGuard, get_type_hints
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from graphcl.arrays import Integers
-from graphcl.errors import GraphError, ParameterError, suggestion, typed
+from graphcl.errors import GraphError, ParameterError, check_keys, typed
 from graphcl.estimator import GraphCL
 from graphcl.evaluation.splits import Learner
 from graphcl.graphs.collection import (
@@ -93,7 +92,7 @@ class System:
 
     name: str
     title: str
-    build: Callable[..., Method]
+    build: Any
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     paper: str = ""
     deterministic: bool = False
@@ -112,25 +111,18 @@ class System:
         Raises:
             ParameterError: an unknown field, or a value of the wrong type or out of bounds.
         """
-        given = {key: self._typed(key, value) for key, value in {**self.changed, **changed}.items()}
-        return self.build(**(self.settings.get(dataset, {}) | given))
+        given, kinds = {**self.changed, **changed}, get_type_hints(self.build)
+        check_keys(given, self.keys(), where=self.name, error=ParameterError, what="field")
+        read = {
+            key: typed(value, kinds[key], owner=self.name, key=key, texts=True)
+            for key, value in given.items()
+        }
+        method: Method = self.build(**(self.settings.get(dataset, {}) | read))
+        return method
 
     def keys(self) -> list[str]:
         """Returns the names of the settings that `method` can change."""
-        return [one.name for one in fields(self._class)]
-
-    @property
-    def _class(self) -> Any:
-        return self.build.func if isinstance(self.build, partial) else self.build
-
-    def _typed(self, key: str, value: Any) -> Any:
-        known = self.keys()
-        if key not in known:
-            listed = f"; known: {', '.join(known)}" if known else "; it has none"
-            near = suggestion(key, known) or listed
-            raise ParameterError(f"{self.name}: unknown field {key!r}{near}")
-        kind = get_type_hints(self._class)[key]
-        return typed(value, kind, owner=self.name, key=key, texts=True)
+        return [one.name for one in fields(self.build)]
 
 
 def is_unsupervised(method: Method) -> TypeGuard[Unsupervised]:

@@ -252,7 +252,7 @@ class SelfSupervised(Checked, ABC):
     """
 
     epochs: int
-    feature_scaling: str
+    feature_scaling: str = "row"
     beside: bool = field(default=False, kw_only=True)
 
     @abstractmethod

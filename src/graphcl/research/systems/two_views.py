@@ -58,13 +58,21 @@ class Convolved(SelfSupervised):
         )
 
 
+@dataclass(frozen=True)
 class TwoViews(Convolved):
-    """A system with a rate of dropped edges and one of masked columns for each of two views."""
+    """A system with a rate of dropped edges and one of masked columns for each of two views.
 
-    edge_drop_1: float
-    edge_drop_2: float
-    feature_drop_1: float
-    feature_drop_2: float
+    Attributes:
+        edge_drop_1: rate at which the first view loses edges.
+        edge_drop_2: the second view's.
+        feature_drop_1: rate at which columns are masked in the first view.
+        feature_drop_2: the second view's.
+    """
+
+    edge_drop_1: float = 0.2
+    edge_drop_2: float = 0.4
+    feature_drop_1: float = 0.3
+    feature_drop_2: float = 0.4
 
     def views(self, x: Features, adjacency: Adjacency, draws: torch.Generator) -> Views:
         """Draws the two views."""
@@ -104,29 +112,19 @@ class GRACE(TwoViews):
     Attributes:
         dim: width of the embedding and of the projection.
         activation: ``relu`` or ``prelu``, after each convolution.
-        edge_drop_1: rate at which the first view loses edges.
-        edge_drop_2: the second view's.
-        feature_drop_1: rate at which columns are masked in the first view.
-        feature_drop_2: the second view's.
         temperature: τ.
         learning_rate: Adam's.
         weight_decay: Adam's, an L2 penalty.
         epochs: steps, each over all nodes.
-        feature_scaling: scaling of the features: ``none``, ``row``, ``unit`` or ``auto``.
     """
 
     owner: ClassVar[str] = "grace"
     dim: int = 128
     activation: str = "relu"
-    edge_drop_1: float = 0.2
-    edge_drop_2: float = 0.4
-    feature_drop_1: float = 0.3
-    feature_drop_2: float = 0.4
     temperature: float = 0.4
     learning_rate: float = 5e-4
     weight_decay: float = 1e-5
     epochs: int = 200
-    feature_scaling: str = "row"
 
     def start(self, x: Features, adjacency: Adjacency, draw: torch.Generator) -> Training:
         """Sets up a training; embeddings are taken before the projection."""
@@ -200,16 +198,11 @@ class BGRL(TwoViews):
         hidden: width of the first layer.
         dim: width of the embedding.
         predictor: width of the predictor's hidden layer.
-        edge_drop_1: rate at which the first view loses edges.
-        edge_drop_2: the second view's.
-        feature_drop_1: rate at which columns are masked in the first view.
-        feature_drop_2: the second view's.
         momentum: τ at the start.
         warm_up: part of the steps in which the learning rate rises.
         learning_rate: AdamW's, at its highest.
         weight_decay: AdamW's.
         epochs: steps, each over all nodes.
-        feature_scaling: scaling of the features: ``none``, ``row``, ``unit`` or ``auto``.
     """
 
     owner: ClassVar[str] = "bgrl"
@@ -225,7 +218,6 @@ class BGRL(TwoViews):
     learning_rate: float = 5e-4
     weight_decay: float = 1e-5
     epochs: int = 10_000
-    feature_scaling: str = "row"
 
     def start(self, x: Features, adjacency: Adjacency, draw: torch.Generator) -> Training:
         """Sets up a training; embeddings are the online network's."""
@@ -302,7 +294,6 @@ class CCASSG(Convolved):
         decorrelation: λ.
         learning_rate: Adam's.
         epochs: steps, each over all nodes.
-        feature_scaling: scaling of the features: ``none``, ``row``, ``unit`` or ``auto``.
     """
 
     owner: ClassVar[str] = "cca-ssg"
