@@ -75,7 +75,6 @@ def evaluate(
     folder = asked.type_folder(node_type, is_labelled)
     run = asked.folder
     launch(processes)
-    from graphcl.cli.graphs import note
     from graphcl.devices import resolve_device
     from graphcl.distributed import apart, first_process, from_rank, group, local_device
     from graphcl.evaluation.failure import majority_sign
@@ -129,9 +128,9 @@ def evaluate(
     known = {**config.recipe, **config.settings, **changed}
     sign = majority_sign(report, known, config.method or "graphcl")
     report["warnings"] = [sign.to_json()] if sign else []
-    if note(loaded):
-        report["note"] = note(loaded)
-        text += f"\nnote: {note(loaded)}"
+    if note := getattr(loaded, "note", ""):  # of several graphs, on every score of them
+        report["note"] = note
+        text += f"\nnote: {note}"
     print_result(report, text, as_json=as_json)
     print_warnings(report["warnings"])
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from graphcl.cli.table_options import as_arguments, print_notes
 from graphcl.errors import ParameterError, counted
-from graphcl.graphs.collection import GraphCollection, Labelled
 from graphcl.graphs.graph import Graph
 from graphcl.opening import AnyGraph
 from graphcl.runs.files import Origin
@@ -97,11 +96,6 @@ def graph_name(name: str | None, tables: TableOptions, owner: str) -> str:
             raise ParameterError(f"{owner}: {missing}")
         return first_list(tables)
     return name
-
-
-def note(graph: Labelled) -> str:
-    """Returns the note that every score on `graph` needs, mostly none."""
-    return graph.note if isinstance(graph, GraphCollection) else ""
 
 
 def store_figures(store: Store) -> dict[str, Any]:

@@ -44,6 +44,7 @@ SUFFIXES = (".base.npy", ".rows.npy", ".patch.npy")
 Array = npt.NDArray[Any]
 IntArray = npt.NDArray[np.int64]
 Share = Callable[[Path, Path], None]
+_Base = tuple[Path, object, IntArray, Array, tuple[Path, ...]]
 
 _FIXED = 0x10  # MAP_FIXED, which Python's `mmap` does not have
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
@@ -56,21 +57,17 @@ class _Region:
     NumPy keeps it alive as the base of the array; then it is unmapped.
 
     Attributes:
-        file: the base table's file.
-        identity: by which its file is known again, whatever is at its path then.
-        base_rows: how many rows it has.
-        rows: which rows the patch has.
-        values: their values.
-        files: those of the table, if it is on the disk as it is.
+        base: the base table's file; its identity, by which it is known again, whatever is at its
+            path then; which rows the patch has, and their values; and the files of the table, if it
+            is on the disk as it is.
     """
 
     def __init__(
         self, raw: BinaryIO, rows: IntArray, values: Array, files: tuple[Path, ...] = ()
     ) -> None:
         shape, _, dtype = read_header(raw)
-        offset, self.files = raw.tell(), files
-        self.file, self.identity = Path(raw.name).absolute(), file_identity(raw)
-        self.base_rows, self.rows, self.values = shape[0], rows, values
+        offset = raw.tell()
+        self.base: _Base = (Path(raw.name).absolute(), file_identity(raw), rows, values, files)
         total = max(shape[0], int(rows[-1]) + 1 if len(rows) else 0)
         wide = dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
         size = os.fstat(raw.fileno()).st_size
@@ -156,33 +153,24 @@ def overlay(table: Array, rows: IntArray, values: Any) -> Array:
 
 def _patched(region: _Region) -> Array:
     table: Array = np.asarray(region)
-    table[region.rows] = region.values
+    table[region.base[2]] = region.base[3]
     table.flags.writeable = False
     return table
 
 
-def _base(table: Array) -> tuple[Path, object, IntArray, Array, tuple[Path, ...]] | None:
-    """Returns the file of a mapped table, its identity and its patch; None for another table.
-
-    Last are the files of the table, if it is on the disk as it is.
-    """
-    region: Any = table.base
-    identity: Any
-    if isinstance(region, _Region):
-        same = table.shape == region.__array_interface__["shape"]
-        file, identity = region.file, region.identity
-        rows, values, files = region.rows, region.values, region.files
+def _base(table: Array) -> _Base | None:
+    """Returns what a mapped table is made of, as a `_Region` has it; None for another table."""
+    region, identity = table.base, getattr(table, "file_identity", None)
+    if isinstance(region, _Region) and table.shape == region.__array_interface__["shape"]:
+        base = region.base
+    elif isinstance(table, np.memmap) and identity is not None:
+        file = Path(str(table.filename))
+        base = (file, identity, np.zeros(0, np.int64), table[:0], (file,))
     else:
-        identity = getattr(table, "file_identity", None)
-        same = identity is not None and isinstance(table, np.memmap)
-        file = Path(str(getattr(table, "filename", "")))
-        rows, values, files = np.zeros(0, np.int64), table[:0], (file,)
-    if not same:
         return None
     try:
-        with file.open("rb") as raw:  # another file may have taken its place
-            same = file_identity(raw) == identity
-            return (file, identity, rows, values, files) if same else None
+        with base[0].open("rb") as raw:  # another file may have taken its place
+            return base if file_identity(raw) == base[1] else None
     except OSError:
         return None
 
