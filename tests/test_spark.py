@@ -9,12 +9,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from benchmarks.spark_job import submit
 from graphcl.cli.main import run
 from graphcl.graphs.graph import Graph
 from graphcl.store.header import read_store
-from tests.test_docs import blocks
-
-PAGE = Path(__file__).parents[1] / "docs/operate/spark.md"
 
 
 def built(*options):
@@ -32,15 +30,18 @@ def pairs(graph):
 @pytest.mark.skipif(importlib.util.find_spec("pyspark") is None, reason="pyspark is not installed")
 def test_the_job_of_the_guide_writes_what_build_reads(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-    (job,) = [one for one in blocks(PAGE) if one.kind == "not run" and "pyspark" in one.text]
-    names = {}
-    exec(compile(job.text, "spark.md", "exec"), names)  # noqa: S102
-    names["spark"].stop()
+    calls = [("007", "042"), ("042", "A-1"), ("A-1", "007"), ("042", "B-9"), ("B-9", "C-3")]
+    ids, (callers, callees) = ["007", "042", "A-1", "B-9", "C-3"], zip(*calls, strict=True)
+    for name, table in {
+        "calls": {"caller": callers, "callee": callees, "minutes": [3, 1, 2, 5, 4]},
+        "people": {"id": ids, "age": [31.0, 45.0, 27.0, 60.0, 38.0], "region": list("nsnsn")},
+    }.items():
+        Path(name).mkdir()
+        pyarrow.parquet.write_table(pyarrow.table(table), f"{name}/part-0.parquet")
+    submit(tmp_path, master="local[1]")
     assert Path("tables/edges/_SUCCESS").exists()
     graph = built("--label", "region", "--weight", "weight", "--parts", "2")
-    assert sorted(graph.node_ids) == ["007", "042", "A-1", "B-9", "C-3"]
-    calls = [("007", "042"), ("042", "A-1"), ("A-1", "007"), ("042", "B-9"), ("B-9", "C-3")]
+    assert sorted(graph.node_ids) == ids
     assert pairs(graph) == set(map(frozenset, calls))
 
 
