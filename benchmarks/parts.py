@@ -28,7 +28,7 @@ from graphcl.datasets.synthetic import synthetic_graph
 from graphcl.estimator import GraphCL
 from graphcl.partitioned.boundary import outside
 from graphcl.store.header import ORDERS, read_store
-from graphcl.store.reader import open_part
+from graphcl.store.reader import Part, open_part
 
 FEATURES, COMMUNITIES, DIM = 64, 100, 128
 
@@ -76,10 +76,19 @@ def difference(folder: Path, whole: Any, shards: Path) -> float:
     """Returns the largest difference between shards and the embeddings of the whole graph."""
     worst = 0.0
     for number in range(len(read_store(folder))):
-        part, z = open_part(folder, number).plain, np.load(shards / f"part-{number:05d}.npy")
+        (part,), z = (
+            open_part(folder, number).nodes.values(),
+            np.load(shards / f"part-{number:05d}.npy"),
+        )
         rows = part.fields.get("node_ids", np.arange(part.nodes.start, part.nodes.stop))
         worst = max(worst, float(np.abs(z - whole[np.asarray(rows)]).max()))
     return worst
+
+
+def boundary_rows(part: Part) -> int:
+    """Returns how many nodes of other parts the edges of a part of a plain graph lead to."""
+    (nodes,), (edges,) = part.nodes.values(), part.edges.values()
+    return len(outside(nodes, [edges["indices"]]))
 
 
 def main() -> None:
@@ -117,8 +126,7 @@ def main() -> None:
             options = ["--processes", str(given.parts), "--out", str(shards)]
             found = measure([*embed, str(parts), *options])
             found.pop("said")
-            each = [open_part(parts, part).plain for part in range(given.parts)]
-            rows = sum(len(outside(one, [one.fields["indices"]])) for one in each)
+            rows = sum(boundary_rows(open_part(parts, part)) for part in range(given.parts))
             found |= {"boundary_rows": rows, "largest_value": float(np.abs(whole).max())}
             found["difference"] = difference(parts, whole, shards)
             row("embed, in parts", order=order, parts=given.parts, processes=given.parts, **found)

@@ -32,7 +32,7 @@ import torch
 from benchmarks import store
 from benchmarks.hosts import memory_bytes, run_hosts
 from benchmarks.namespaces import why_not
-from benchmarks.parts import DIM, measure
+from benchmarks.parts import DIM, boundary_rows, measure
 from benchmarks.rows import append, provenance, read
 from graphcl.datasets.synthetic import synthetic_graph
 from graphcl.distributed import ALONE, group
@@ -41,7 +41,7 @@ from graphcl.estimator import GraphCL
 from graphcl.estimator.fitted import Fitted
 from graphcl.graphs.relation import EDGE, NODE
 from graphcl.partitioned import boundary, inference
-from graphcl.partitioned.boundary import Wire, open_own_part, outside
+from graphcl.partitioned.boundary import Wire, open_own_part
 from graphcl.partitioned.features import PreparedPart, prepare_part_like
 from graphcl.store.header import read_store
 from graphcl.store.reader import PartNodes, open_part
@@ -74,8 +74,7 @@ def divide(folder: Path, parts: int, order: str) -> tuple[Path, dict[str, Any]]:
         options = ["--parts", str(parts), "--order", order, "--out", str(path)]
         found = measure(["build", str(folder / "store"), *options])
         seconds, peak = found["seconds"], found["peak_bytes"]
-    opened = [open_part(path, number).plain for number in range(parts)]
-    each = [len(outside(one, [one.fields["indices"]])) for one in opened]
+    each = [boundary_rows(open_part(path, number)) for number in range(parts)]
     about = {"order": order, "parts": parts, "cut_share": read_store(path).cut_share}
     about |= {"boundary_rows": sum(each), "most_boundary_rows": max(each)}
     about |= {"partition_seconds": seconds, "partition_peak_bytes": peak}

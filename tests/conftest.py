@@ -1,5 +1,6 @@
 """Small graphs that every test can afford, and a room in which forged files are read."""
 
+import dataclasses
 import importlib.util
 import os
 import resource
@@ -246,6 +247,12 @@ def plain_topology(graph, fan_out, *, replace=True, x=None, weights=None):
     csr = torch.tensor(graph.indptr), torch.tensor(graph.indices)
     edges = SampledDirection(EDGES, *csr, fan_out, replace, weights=weights or EdgeWeights())
     return LocalTopology({NODE: torch.tensor(graph.x) if x is None else x}, {NODE: [edges]})
+
+
+def plain_part(part):
+    """The nodes of the only type of a part, with the edges of the only relation as fields."""
+    (nodes,), (edges,) = part.nodes.values(), part.edges.values()
+    return dataclasses.replace(nodes, fields={**nodes.fields, **edges})
 
 
 def dense_adjacency(graph: Graph) -> np.ndarray:

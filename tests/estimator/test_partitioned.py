@@ -21,7 +21,7 @@ from graphcl.store.reader import open_part
 from graphcl.tabular.build import build_store
 from graphcl.training import sampled
 from graphcl.training.checkpoints import Checkpoints
-from tests.conftest import random_graph
+from tests.conftest import plain_part, random_graph
 from tests.groups import in_processes, same_figures
 from tests.kernels.test_adjacency_rows import with_weights
 from tests.store.test_partition import WRITES, typed_graph
@@ -339,7 +339,7 @@ def test_maps_that_leave_no_room_for_the_training_are_not_read_ahead(tmp_path, m
 def test_rows_that_several_threads_read_are_the_same(tmp_path):
     random_graph(num_nodes=NODES).save(tmp_path / "store")
     build_store(tmp_path / "store", out=tmp_path / "parts", parts=1, order="as-is")
-    part = open_part(tmp_path / "parts", 0).plain
+    part = plain_part(open_part(tmp_path / "parts", 0))
     draw = np.random.default_rng(0)
     for scaling in ("none", "row", "unit"):
         one, several = (FeatureRows(part, Wire(ALONE), scaling, from_disk=x) for x in (False, True))

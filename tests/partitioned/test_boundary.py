@@ -11,7 +11,7 @@ from graphcl.partitioned import boundary
 from graphcl.partitioned.boundary import Boundary, agree, open_own_part, outside
 from graphcl.store.reader import open_part
 from graphcl.tabular.build import build_store
-from tests.conftest import random_graph
+from tests.conftest import plain_part, random_graph
 
 
 @pytest.fixture
@@ -25,14 +25,14 @@ def folder(tmp_path):
 def test_the_boundary_is_where_edges_lead(folder, monkeypatch, entries):
     monkeypatch.setattr(boundary, "ENTRIES", entries)
     for number in range(3):
-        part = open_part(folder, number).plain
+        part = plain_part(open_part(folder, number))
         own = range(part.nodes.start, part.nodes.stop)
         expected = {int(node) for node in part.fields["indices"]} - set(own)
         assert outside(part, [part.fields["indices"]]).tolist() == sorted(expected)
 
 
 def test_rows_of_a_table_are_own_nodes_and_then_the_boundary(folder):
-    part = open_part(folder, 1).plain
+    part = plain_part(open_part(folder, 1))
     nodes = outside(part, [part.fields["indices"]])
     own = part.nodes.stop - part.nodes.start
     one = Boundary(Share(1, 3), part.nodes.start, own, nodes, (), torch.empty(0), ())

@@ -12,7 +12,7 @@ from graphcl.errors import ParameterError, StoreError
 from graphcl.store.header import is_parts, is_store, read_store
 from graphcl.store.reader import open_part, verify_part
 from graphcl.tabular.build import build_store
-from tests.conftest import FUZZ, random_graph
+from tests.conftest import FUZZ, plain_part, random_graph
 from tests.forging import stored
 from tests.store.test_partition import typed_graph
 
@@ -30,7 +30,7 @@ def test_a_part_opens_without_the_others(folder, tmp_path):
     alone.mkdir()
     for name in ("store.json", "part-00001"):
         (folder / name).rename(alone / name)
-    part = verify_part(alone, 1).plain
+    part = plain_part(verify_part(alone, 1))
     assert (part.number, part.nodes) == (1, slice(17, 34))
     rows = slice(*graph.indptr[[17, 34]])
     np.testing.assert_array_equal(part.fields["indices"], graph.indices[rows])

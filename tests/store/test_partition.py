@@ -158,7 +158,7 @@ def test_one_part_for_every_node_is_the_limit(tmp_path):
     store = saved(plain(), tmp_path / "store")
     build_store(store, out=tmp_path / "parts", parts=61, order="neighbours")
     same_graph(store, tmp_path / "parts")
-    assert open_part(tmp_path / "parts", 60).plain.fields["x"].shape[0] == 1
+    assert open_part(tmp_path / "parts", 60).nodes["node"].fields["x"].shape[0] == 1
     with pytest.raises(StoreError, match="has 61 nodes, too few for 62 parts"):
         build_store(store, out=tmp_path / "more", parts=62, order="hash")
     for parts, order in ((0, "hash"), (2, "random")):

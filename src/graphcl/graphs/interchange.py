@@ -171,9 +171,6 @@ _OF_RELATION |= {"edge_attr": "edge_features"}
 
 def arrays_from_hetero(data: Any) -> tuple[Kinds, Kinds]:
     """Returns the arguments of `Graph.from_edges` from a PyG `HeteroData`."""
-    if not hasattr(data, "node_types") or not hasattr(data, "edge_types"):
-        kind = f"{type(data).__module__}.{type(data).__qualname__}"
-        raise GraphError(f"from_pyg: expected a torch_geometric.data.HeteroData; got {kind}")
     nodes: Kinds = {}
     relations: Kinds = {}
     left_out: list[str] = []

@@ -31,7 +31,7 @@ FEATURE_NAMES = (
     "return probability, 2 steps",
     "return probability, 3 steps",
 )
-_ALIKE = 0.99  # the least correlation of a feature with itself, rounded to int8
+_ALIKE = 0.99  # the least correlation of a feature with itself, rounded
 _ROWS = 1 << 16  # read at a time
 
 

@@ -71,7 +71,8 @@ def _joined_edges(
     if len(each) == 1:
         return dict(each[0])
     arrays = {name: np.concatenate([one[name] for one in each]) for name in each[0]}
-    arrays["indptr"] = _pointers([one["indptr"] for one in each])
+    lengths = np.concatenate([np.diff(one["indptr"]) for one in each])
+    arrays["indptr"] = np.concatenate([[0], lengths.cumsum()])
     if rows[key[0]] is None and rows[key[2]] is None:
         return arrays
     return reordered(arrays, rows[key[2]], rows[key[0]])
@@ -97,12 +98,6 @@ def stacked(tables: Sequence[Any]) -> Any:
 def in_order(table: Any, rows: Integers | None) -> Any:
     """Returns a table with row u at ``rows[u]``."""
     return table if rows is None else table_rows(table, np.argsort(rows))
-
-
-def _pointers(each: Sequence[Any]) -> Integers:
-    lengths = np.concatenate([np.diff(one) for one in each])
-    found: Integers = np.concatenate([[0], lengths.cumsum()])
-    return found
 
 
 def reordered(

@@ -32,7 +32,7 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -121,12 +121,6 @@ class Part:
     number: int
     nodes: Mapping[str, PartNodes]
     edges: Mapping[tuple[Key, bool], Edges]
-
-    @property
-    def plain(self) -> PartNodes:
-        """The nodes of the only type; the edges of the only relation are among their fields."""
-        (nodes,), (edges,) = self.nodes.values(), self.edges.values()
-        return replace(nodes, fields={**nodes.fields, **edges})
 
     def check(self) -> None:
         """Checks what compiled loops rely on, as `Graph.check` does.
