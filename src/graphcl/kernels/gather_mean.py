@@ -85,10 +85,10 @@ def gather_mean(
     words = [np.uint32(int(word)) for key in (draws.edges, draws.features) for word in key]
     limits = [np.uint32(threshold(drop)) for drop in (draws.edge_drop, draws.feature_drop)]
     stored = StoredFeatures(x) if isinstance(x, Tensor) else x
-    moved = (_NONE if rows is None else rows.numpy() for rows in family[4:])
+    # Contiguous: each layout is compiled anew, which takes seconds.
+    parts = (_NONE if part is None else part.contiguous().numpy() for part in family)
     _gather_mean(
-        *stored.arrays(), x.shape[1], *(part.numpy() for part in family[:4]), *moved, *words,
-        *limits,
+        *stored.arrays(), x.shape[1], *parts, *words, *limits,
         draws.within, draws.order, column, -1 if own is None else own, out[0].numpy(),
         out[1].numpy(), _NONE if edges is None else edges.numpy(),
     )  # fmt: skip
