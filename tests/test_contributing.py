@@ -1,6 +1,6 @@
 """CONTRIBUTING.md, executed: the "Add a …" sections as written, in one copy of the repository.
 
-What is to be changed is changed first; then all commands are run, the tests by one pytest.
+What is to be changed is changed first; then one process runs the tests and all commands.
 """
 
 import json
@@ -23,9 +23,9 @@ SECTIONS = dict(re.findall(r"^## (Add an? \w+)\n(.*?)(?=^## )", PAGE, flags=re.D
 
 
 def skipped(folder, names):
-    """What is not copied. What numba compiled is: it is valid for files of the same time."""
+    """What is not copied. What was compiled is: it is valid for files of the same time."""
     if Path(folder).name == "__pycache__":
-        return [name for name in names if not name.endswith((".nbi", ".nbc"))]
+        return [name for name in names if not name.endswith((".pyc", ".nbi", ".nbc"))]
     return [name for name in names if name == "results" or name.endswith(".egg-info")]
 
 
@@ -66,8 +66,11 @@ def carry_out(scratch, verb, name, language, body):
 
 COMMANDS = """
 import sys, json
+import pytest
+tests, commands = json.loads(sys.argv[1])
+assert pytest.main(["-q", *tests]) == 0
 from graphcl.cli.main import run
-for words in json.loads(sys.argv[1]):
+for words in commands:
     assert run(words) == 0, words
 """
 
@@ -87,8 +90,7 @@ def test_the_sections_work_as_written(scratch):
     for command in (
         ["-m", "ruff", "check", "src", "tests"],
         ["-m", "ruff", "format", "--check", "src", "tests"],
-        ["-c", COMMANDS, json.dumps(ours)],
-        ["-m", "pytest", "-q", *dict.fromkeys(tests)],
+        ["-c", COMMANDS, json.dumps([list(dict.fromkeys(tests)), ours])],
     ):
         done = subprocess.run(
             [sys.executable, *command],
