@@ -31,6 +31,7 @@ if not torch.cuda.is_available():
 from hypothesis import HealthCheck, settings
 
 from graphcl.estimator import GraphCL
+from graphcl.evaluation import probe
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import NODE
@@ -112,6 +113,14 @@ def pytest_terminal_summary(terminalreporter):
             "GRAPHCL_DATA is not set: tests that read PPI or the raw Planetoid files were SKIPPED",
             yellow=True,
         )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_probe():
+    """A probe chooses its strength on the given split and one more, not on five more."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(probe, "REDRAWN", 1)
+        yield
 
 
 def random_graph(seed: int = 0, *, num_nodes: int = 60, num_features: int = 12) -> Graph:

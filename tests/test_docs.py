@@ -121,7 +121,7 @@ def run_python(block, names):
 
 @pytest.fixture
 def quick(tmp_path, monkeypatch):
-    """A folder with the example tables, a probe that chooses on fewer splits, and plain maps."""
+    """A folder with the example tables, and plain maps."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").mkdir()
     for table in (ROOT / "examples").glob("*.csv"):
@@ -129,7 +129,6 @@ def quick(tmp_path, monkeypatch):
     for table in (ROOT / "examples/shop").glob("*.csv"):
         shutil.copy(table, tmp_path)
     monkeypatch.setattr("graphcl.reporting.projection.FEWEST", 10**9)  # points that UMAP needs
-    monkeypatch.setattr("graphcl.evaluation.probe.REDRAWN", 1)
 
 
 def place(path):

@@ -138,10 +138,8 @@ def out_of(capsys):
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
-    """Labels are waited for on a slow machine too; a probe and rivals look at fewer splits."""
+    """Labels are waited for on a slow machine too."""
     monkeypatch.setattr("graphcl.serving.run.LEARNING_SECONDS", 60.0)
-    monkeypatch.setattr("graphcl.evaluation.probe.REDRAWN", 1)
-    monkeypatch.setattr("graphcl.answers.rivals.FOLDS", 2)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

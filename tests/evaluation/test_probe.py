@@ -32,6 +32,12 @@ def graph():
     return random_graph(num_nodes=240)
 
 
+@pytest.fixture
+def redrawn(monkeypatch):
+    """As many splits as users' probes choose on."""
+    monkeypatch.setattr(probe, "REDRAWN", 5)
+
+
 def with_labels(graph, y, **masks):
     return Graph.from_edge_index(graph.edge_index(), graph.x, y, **masks)
 
@@ -63,7 +69,7 @@ def test_it_is_scikit_learns_logistic_regression_at_the_best_validation_strength
     assert (result.split, result.nodes) == ("given", (80, 80, 80))
 
 
-def test_the_strength_is_the_best_over_the_given_and_the_redrawn_splits(graph):
+def test_the_strength_is_the_best_over_the_given_and_the_redrawn_splits(graph, redrawn):
     order = np.concatenate([np.flatnonzero(graph.train_mask), np.flatnonzero(graph.val_mask)])
     y, z = graph.y[order], graph.x[order].astype(np.float64)
     given = np.arange(len(order)) < graph.train_mask.sum()
@@ -104,7 +110,7 @@ def test_the_span_of_few_rows_changes_no_prediction():
         )
 
 
-def test_test_labels_choose_nothing(graph):
+def test_test_labels_choose_nothing(graph, redrawn):
     y = graph.y.copy()
     y[graph.test_mask] = np.random.default_rng(0).integers(0, 3, graph.test_mask.sum())
     honest = linear_probe(graph.x, graph)
@@ -121,7 +127,7 @@ def as_collection(graph, rows=None):
     return GraphCollection(*parts), (graph.x if rows is None else rows)[np.concatenate(nodes)]
 
 
-def test_embeddings_of_test_nodes_change_only_their_own_predictions(graph, monkeypatch):
+def test_embeddings_of_test_nodes_change_only_their_own_predictions(graph, redrawn, monkeypatch):
     predictions = []
     fit = probe.fit_logistic
 

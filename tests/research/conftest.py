@@ -8,12 +8,6 @@ from graphcl.research import trials
 from tests.conftest import random_collection, random_graph
 
 
-@pytest.fixture(autouse=True)
-def quick_probe(monkeypatch):
-    """The probe of a small graph chooses its strength on fewer splits."""
-    monkeypatch.setattr("graphcl.evaluation.probe.REDRAWN", 1)
-
-
 @pytest.fixture
 def tiny(monkeypatch):
     """Cora is 60 nodes; PPI a few small graphs; the others are as they are on this machine."""
