@@ -159,7 +159,7 @@ def _rows(path: Path, seed: int, labels: Any, z: np.ndarray, recipe: Any) -> lis
     from graphcl.answers import evidence
     from graphcl.answers.labels import known_labels
     from graphcl.answers.learning import learn
-    from graphcl.answers.rivals import rivals
+    from graphcl.answers.rivals import plain_rivals
     from graphcl.datasets import read_gallery_graph
     from graphcl.evaluation.calibration import fit_calibrated
 
@@ -210,7 +210,7 @@ def _rows(path: Path, seed: int, labels: Any, z: np.ndarray, recipe: Any) -> lis
     near = None if means is None else means @ graph.x
     own = None if near is None else near[labelled]
     how = {"kind": known.kind, "seed": seed}
-    for rival in rivals(graph.x[labelled], own, known.targets[labelled], **how)[1:]:
+    for rival in plain_rivals(graph.x[labelled], own, known.targets[labelled], **how)[1:]:
         began = time.perf_counter()
         of_tests = rival.predict(graph.x[tests], None if near is None else near[tests])
         measured(rival.name, began, of_tests)

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score
 
+from graphcl.answers.labels import known_labels
 from graphcl.answers.ranking import LEAST_TOP, TOP_SHARES, check_ranking, rank
 from graphcl.errors import GraphError, ParameterError
 
@@ -65,4 +66,4 @@ def test_weights_stand_for_repeated_nodes():
 )
 def test_what_cannot_be_asked(given, message):
     with pytest.raises(ParameterError, match=message):
-        check_ranking(("good", "bad"), *given)
+        check_ranking(known_labels(np.arange(2), range(2), ("good", "bad")), *given)

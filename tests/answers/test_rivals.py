@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
 from graphcl.answers import rivals as module
-from graphcl.answers.rivals import STRENGTHS, rivals
+from graphcl.answers.rivals import STRENGTHS, plain_rivals
 from graphcl.evaluation.folds import deal
 from graphcl.evaluation.prediction_error import measure
 
@@ -36,7 +36,10 @@ def by_name(found):
 def test_held_out_answers_are_those_of_a_cross_validation_by_hand():
     x, means, targets = example(0, 80, classes=3)
     x = np.hstack([x, np.random.default_rng(1).normal(size=(80, 150))])  # trees choose among these
-    found, y = by_name(rivals(x, means, targets, kind="classes", seed=3)), targets.argmax(axis=1)
+    found, y = (
+        by_name(plain_rivals(x, means, targets, kind="classes", seed=3)),
+        targets.argmax(axis=1),
+    )
     assert list(found) == ["majority", REGRESSION, TREES, BOTH]
     fold = deal(y, 5, np.random.default_rng(3))
     for number in range(5):
@@ -65,7 +68,7 @@ def test_held_out_answers_are_those_of_a_cross_validation_by_hand():
 def test_numbers_have_a_median_and_ridge_regression():
     x, means, _ = example(0, 400)
     values = 3 * x[:, 0] - x[:, 1] + means[:, 0] + np.random.default_rng(1).normal(size=400) / 2
-    found = by_name(rivals(x, means, values, kind="number"))
+    found = by_name(plain_rivals(x, means, values, kind="number"))
     assert list(found) == ["median", "ridge regression", TREES, BOTH]
     fold = deal(np.zeros(400, np.int64), 3, np.random.default_rng(0))
     for number in range(3):
@@ -85,13 +88,13 @@ def test_a_model_never_sees_the_label_of_a_node_that_it_predicts():
     random.shuffle(targets)  # nothing to learn but the share of the classes
     x[:, 1] = deal(targets.argmax(axis=1), 3, np.random.default_rng(0))  # the folds
     shares = targets.mean(axis=0)
-    for one in rivals(x, means, targets, kind="classes"):
+    for one in plain_rivals(x, means, targets, kind="classes"):
         found = measure(one.held_out, targets, False, nodes=400)
         assert found.accuracy < shares.max() + 3 * (0.25 / 400) ** 0.5
-    before = rivals(x, means, targets, kind="several")
+    before = plain_rivals(x, means, targets, kind="several")
     asked = deal(np.zeros(400, np.int64), 3, np.random.default_rng(0)) == 1
     changed = np.where(asked[:, None], 1 - targets, targets)
-    after = rivals(x, means, changed, kind="several")
+    after = plain_rivals(x, means, changed, kind="several")
     for one, other in zip(before, after, strict=True):
         assert np.array_equal(one.held_out[asked], other.held_out[asked])
         assert not np.array_equal(one.held_out[~asked], other.held_out[~asked])
@@ -101,20 +104,22 @@ def test_several_labels_have_a_model_each():
     x, means, targets = example(0, 200)
     second = (x[:, 2] > 0).astype(np.int64)
     targets = np.column_stack([targets[:, 1], second, np.ones(200, np.int64)])
-    found = by_name(rivals(x, means, targets, kind="several"))
+    found = by_name(plain_rivals(x, means, targets, kind="several"))
     assert ((found[TREES].held_out[:, 1] > 0.5) == second).mean() > 0.95
     assert np.array_equal(found[TREES].held_out[:, 2], np.ones(200))  # all nodes have it
     assert len(found[TREES].fit()) == 3
-    alone = by_name(rivals(x, means, targets[:, 1:2], kind="several"))
+    alone = by_name(plain_rivals(x, means, targets[:, 1:2], kind="several"))
     assert np.array_equal(alone[TREES].held_out, found[TREES].held_out[:, 1:2])
-    assert rivals(x, means, np.tile(targets, 7), kind="several") == []
+    assert plain_rivals(x, means, np.tile(targets, 7), kind="several") == []
 
 
 def test_the_fitted_model_answers_for_all_nodes_and_sparse_columns_as_dense_ones():
     x, means, targets = example(0, 150)
     x, means = np.maximum(x - 0.2, 0), np.maximum(means, 0)  # mostly zeros
-    dense = rivals(x[:100], means[:100], targets[:100], kind="classes")
-    sparse = rivals(scipy.sparse.csr_array(x[:100]), means[:100], targets[:100], kind="classes")
+    dense = plain_rivals(x[:100], means[:100], targets[:100], kind="classes")
+    sparse = plain_rivals(
+        scipy.sparse.csr_array(x[:100]), means[:100], targets[:100], kind="classes"
+    )
     for one, other in zip(dense, sparse, strict=True):
         found = one.predict(x, means)
         assert found.sum(axis=1) == pytest.approx(np.ones(150))
@@ -128,9 +133,9 @@ def test_rows_in_another_order_have_the_same_answers(monkeypatch):
     x, means, targets = example(0, 100)
     names, order = [f"node {one}" for one in range(100)], np.random.default_rng(1).permutation(100)
     how = {"kind": "classes", "seed": 5}
-    first = rivals(x, means, targets, names=names, **how)
+    first = plain_rivals(x, means, targets, names=names, **how)
     turned = (x[order], means[order], targets[order])
-    second = rivals(*turned, names=[names[one] for one in order], **how)
+    second = plain_rivals(*turned, names=[names[one] for one in order], **how)
     for one, other in zip(first, second, strict=True):
         assert np.isnan(one.held_out).all(axis=1).sum() == 20
         assert np.array_equal(one.held_out[order], other.held_out, equal_nan=True)
@@ -153,10 +158,10 @@ def test_few_labels_and_few_columns(counts, columns):
     x = np.random.default_rng(0).normal(size=(len(y), 0 if columns == "none" else 3))
     x = np.ones_like(x) if columns == "constant" else x
     targets = np.eye(len(counts), dtype=np.int64)[y]
-    found = rivals(x, x + 1, targets, kind="classes")
+    found = plain_rivals(x, x + 1, targets, kind="classes")
     assert len(found) == (1 if columns == "none" else 4)
     for one in found:
         assert one.held_out.sum(axis=1) == pytest.approx(np.ones(len(y)))
         assert one.predict(x, x + 1).sum(axis=1) == pytest.approx(np.ones(len(y)))
-    for one in rivals(x, None, y.astype(float), kind="number"):
+    for one in plain_rivals(x, None, y.astype(float), kind="number"):
         assert np.isfinite(one.held_out).all()

@@ -1,7 +1,7 @@
 """Labels and calibrated probabilities for nodes without a label, from those that have one."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from graphcl.answers.learning import learn
 from graphcl.answers.predicted import OURS, Estimates, Predictions, RivalScore
 from graphcl.answers.ranking import check_ranking, rank
 from graphcl.answers.reasons import explain
-from graphcl.answers.rivals import Rival, rivals
+from graphcl.answers.rivals import Rival, plain_rivals
 from graphcl.arrays import Array
 from graphcl.errors import GraphError, RunError, is_command, option, require
 from graphcl.evaluation.calibration import CalibratedProbe
@@ -24,38 +24,6 @@ from graphcl.graphs.nodes import Nodes
 
 NODES = ("unlabelled", "all")
 LEARN = ("all", "train")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What is asked of predictions.
-
-    Attributes:
-        nodes: ``unlabelled``, ``all``, or a list of ids.
-        wanted: of two classes, the one that is looked for: the ranking begins with it. None is the
-            rarer one.
-        precision: of two classes: call those nodes wanted of whom so many are right.
-        cost: of two classes: of a false alarm, and of a wanted node that is missed.
-        shares: of the classes in the population, by name, if those of the labelled nodes are not.
-        using: the name of a plain rival that predicts instead.
-        rivals: whether to measure plain rivals.
-        why: whether to give reasons.
-        level: of a number: how often it is to be within its interval.
-        label_kind: whether labels are ``classes``, a ``number``, or ``auto``.
-        seed: decides the folds.
-    """
-
-    nodes: Any = "unlabelled"
-    wanted: Any = None
-    precision: float | None = None
-    cost: tuple[float, float] | None = None
-    shares: Mapping[Any, float] | None = None
-    using: str | None = None
-    rivals: bool = True
-    why: bool = False
-    level: float = LEVEL
-    label_kind: str = "auto"
-    seed: int = 0
 
 
 def predict(
@@ -116,19 +84,6 @@ def predict(
             not fit each other.
         RunError: a shard is missing, torn, or not of this set.
     """
-    asked = Asked(
-        nodes=nodes,
-        wanted=wanted,
-        precision=precision,
-        cost=cost,
-        shares=shares,
-        using=using,
-        rivals=rivals,
-        why=why,
-        level=level,
-        label_kind=label_kind,
-        seed=seed,
-    )
     _check_nodes(nodes)
     source, graph = of_labelled_type(source, graph_of(graph), "predict")
     recipe = getattr(source, "recipe_", None)
@@ -142,7 +97,23 @@ def predict(
         known = known_labels(graph.y, ids, names)
     else:
         known = known_labels(labels, ids, kind=label_kind)
-    return predict_known(z, ids, known, asked, graph=graph, parts=parts)
+    return predict_known(
+        z,
+        ids,
+        known,
+        graph=graph,
+        parts=parts,
+        nodes=nodes,
+        wanted=wanted,
+        precision=precision,
+        cost=cost,
+        shares=shares,
+        using=using,
+        rivals=rivals,
+        why=why,
+        level=level,
+        seed=seed,
+    )
 
 
 def predict_nodes(
@@ -155,6 +126,8 @@ def predict_nodes(
     hint: str = "",
     graph: Any = None,
     parts: Mapping[str, slice] | None = None,
+    nodes: Any = "unlabelled",
+    label_kind: str = "auto",
     **asked: Any,
 ) -> Predictions | Estimates:
     """Returns `predict` of what a run keeps, which may hide the labels of test nodes.
@@ -169,60 +142,77 @@ def predict_nodes(
         hint: where else labels may come from.
         graph: the graph, or the nodes of its type with their columns; None if it cannot be had.
         parts: which columns of the embedding are of what.
-        asked: as of `predict`; see `Asked`.
+        nodes: as of `predict`, like `label_kind`.
+        label_kind: whether labels are ``classes``, a ``number``, or ``auto``.
+        asked: what else is asked of `predict`.
 
     Raises:
         RunError: there are no labels, none to predict, or no split to learn from.
     """
-    wish = Asked(**asked)
     require(learn in LEARN, "predict", option("learn"), " or ".join(LEARN), learn)
-    _check_nodes(wish.nodes)
+    _check_nodes(nodes)
     if labels is None and own.y is None:
         some = "has no labels; give some: labels="
         if is_command():
             some = "has no labels; give some with --labels FILE (columns: id and label)"
         raise RunError(f"{name}: {some}{hint}")
-    given = own.y if labels is None else labels
-    names = own.class_names if labels is None else ()
-    truth = known_labels(given, own.ids, names, kind=wish.label_kind)
-    split, more = own.split_codes, {"graph": graph, "parts": parts}
+    given = (own.y, own.ids, own.class_names) if labels is None else (labels, own.ids)
+    truth, split = known_labels(*given, kind=label_kind), own.split_codes
+    asked |= {"graph": graph, "parts": parts, "nodes": nodes}
     if learn == "train":
         if split is None:
             raise RunError(
                 f"{name}: has no split; {option('learn', 'train')} needs train and test nodes"
             )
-        known = truth.only(np.isin(split, (1, 2)))
-        found: Any = predict_known(z, own.ids, known, wish, **more)
-        scored: Predictions | Estimates = replace(found, test=found.score(truth))
-        return scored
-    if truth.known.all() and isinstance(wish.nodes, str) and wish.nodes != "all":
+        found: Any = predict_known(z, own.ids, truth.only(np.isin(split, (1, 2))), **asked)
+        return replace(found, test=found.score(truth))
+    if truth.known.all() and isinstance(nodes, str) and nodes != "all":
         too = "--all predicts them too" if is_command() else "nodes='all' predicts them too"
-        hide = f"; {option('learn', 'train')} hides those of test nodes"
-        hide = hide if split is not None else ""
+        hide = "" if split is None else f"; {option('learn', 'train')} hides those of test nodes"
         raise RunError(f"{name}: all {len(z):,} nodes have a label; {too}{hide}")
-    return predict_known(z, own.ids, truth, wish, **more)
+    return predict_known(z, own.ids, truth, **asked)
 
 
 def predict_known(
     z: Any,
     ids: Any,
     known: KnownLabels,
-    asked: Asked,
     *,
     graph: Any = None,
     parts: Mapping[str, slice] | None = None,
+    nodes: Any = "unlabelled",
+    wanted: Any = None,
+    precision: float | None = None,
+    cost: tuple[float, float] | None = None,
+    shares: Mapping[Any, float] | None = None,
+    using: str | None = None,
+    rivals: bool = True,
+    why: bool = False,
+    level: float = LEVEL,
+    seed: int = 0,
 ) -> Predictions | Estimates:
     """Returns `predict` from labels that are prepared already.
 
     Of embeddings in shards, those of the labelled nodes and one block of the others are in memory.
     """
-    rows, factor = _check(z, ids, known, asked)
-    plain = _rivals(known, graph, ids, asked)
-    rival = next((one for one in plain if one.name == asked.using), None)
+    if not known.known.any():
+        raise GraphError("predict: no node has a label")
+    if isinstance(nodes, str) and nodes == "unlabelled" and known.known.all():
+        raise GraphError(
+            f"predict: all {len(z):,} nodes have a label; hide some, or ask for all nodes"
+        )
+    check_ranking(known, wanted, precision, cost)
+    factor = _share_factors(known, shares)
+    if isinstance(nodes, str):
+        rows = np.flatnonzero(~known.known | (nodes == "all"))
+    else:
+        rows = chosen_rows(ids, nodes, None, "predict")
+    plain = _rivals(known, graph, ids, seed) if rivals or using else []
+    rival = next((one for one in plain if one.name == using), None)
     names = ", ".join(one.name for one in plain) or "none: there are no columns"
-    there = asked.using is None or rival is not None
-    require(there, "predict", option("using"), f"one of {names}", asked.using)
-    learned = learn(z, ids, known, graph=graph, parts=parts, level=asked.level, seed=asked.seed)
+    there = using is None or rival is not None
+    require(there, "predict", option("using"), f"one of {names}", using)
+    learned = learn(z, ids, known, graph=graph, parts=parts, level=level, seed=seed)
     answers, held, evidence = learned.of_rows(rows), learned.probe.held_out, learned.weights
     if rival is not None:
         answers, held, evidence = _by_rival(rival, graph, rows), rival.held_out, {rival.name: 1.0}
@@ -233,7 +223,7 @@ def predict_known(
     def judge(found: Array, some: Array) -> PredictionError | NumberError:
         """Measures answers for labelled nodes that were held out, on some of these."""
         if known.number:
-            return measure_number(found[some], truth[some], level=asked.level)
+            return measure_number(found[some], truth[some], level=level)
         how: Any = {"nodes": int(some.sum()), "weight": None if weight is None else weight[some]}
         return measure(_reweighted(found[some], factor), truth[some], known.several, **how)
 
@@ -250,25 +240,25 @@ def predict_known(
     places = np.zeros(len(rows), np.int64)
     if known.number:
         if rival is not None and tested.any():
-            half = half_width(np.abs(truth - held)[tested], asked.level)
+            half = half_width(np.abs(truth - held)[tested], level)
             answers = answers[:, :1] + np.array([0.0, -half, half])
         found |= dict(zip(("values", "low", "high"), answers.T, strict=True))
         found["given"] = np.where(known.known, known.targets, np.nan)[rows]
     else:
         if known.is_binary:
-            wanted = _wanted(known, asked.wanted)
-            places += wanted
+            first = _wanted(known, wanted)
+            places += first
             if tested.any():
                 found["ranking"] = rank(
-                    _reweighted(held[tested], factor)[:, wanted],
-                    truth[tested, wanted],
-                    known.classes[wanted],
+                    _reweighted(held[tested], factor)[:, first],
+                    truth[tested, first],
+                    known.classes[first],
                     weight=None if weight is None else weight[tested],
-                    precision=asked.precision,
-                    cost=asked.cost,
+                    precision=precision,
+                    cost=cost,
                 )
-            if isinstance(asked.nodes, str):
-                order = np.argsort(-answers[:, wanted], kind="stable")
+            if isinstance(nodes, str):
+                order = np.argsort(-answers[:, first], kind="stable")
                 rows, answers = rows[order], answers[order]
         if not found.get("ranking"):
             places = answers.argmax(axis=1)
@@ -282,29 +272,10 @@ def predict_known(
             "strength": learned.probe.strength,
             "temperature": learned.probe.temperature,
         }
-    if asked.why:
-        rests = rival is None
-        why = explain(learned, rows, places, graph=graph, ids=ids, rests=rests)
-        found["reasons"] = tuple(why)
+    if why:
+        told_why = explain(learned, rows, places, graph=graph, ids=ids, rests=rival is None)
+        found["reasons"] = tuple(told_why)
     return (Estimates if known.number else Predictions)(rows=rows, ids=ids[rows], **found)
-
-
-def _check(z: Any, ids: Any, known: KnownLabels, asked: Asked) -> tuple[Array, Array | None]:
-    """Refuses what cannot be predicted; returns the rows to predict, and factors of the shares."""
-    if not known.known.any():
-        raise GraphError("predict: no node has a label")
-    if isinstance(asked.nodes, str) and asked.nodes == "unlabelled" and known.known.all():
-        raise GraphError(
-            f"predict: all {len(z):,} nodes have a label; hide some, or ask for all nodes"
-        )
-    for name in ("wanted", "precision", "cost"):
-        given, alone = getattr(asked, name), "left out: there are not two classes"
-        require(known.is_binary or given is None, "predict", option(name), alone, given)
-    check_ranking(known.classes, asked.wanted, asked.precision, asked.cost)
-    factor = _share_factors(known, asked.shares)
-    if not isinstance(asked.nodes, str):
-        return chosen_rows(ids, asked.nodes, None, "predict"), factor
-    return np.flatnonzero(~known.known | (asked.nodes == "all")), factor
 
 
 def _told(held: Array) -> Array:
@@ -324,16 +295,16 @@ def _check_nodes(nodes: Any) -> None:
     require(known, "predict", "nodes", f"{' or '.join(NODES)}, or a list of ids", nodes)
 
 
-def _rivals(known: KnownLabels, graph: Any, ids: Any, asked: Asked) -> list[Rival]:
-    """Returns the plain rivals; none without columns, or if nobody wants them."""
+def _rivals(known: KnownLabels, graph: Any, ids: Any, seed: int) -> list[Rival]:
+    """Returns the plain rivals; none without columns."""
     x: Any = getattr(graph, "x", None)
-    if not is_table(x) or not (asked.rivals or asked.using):
+    if not is_table(x):
         return []
     labelled = np.flatnonzero(known.known)
     means = neighbour_means(graph)
     near = None if means is None else means[labelled] @ x
-    how: Any = {"kind": known.kind, "seed": asked.seed, "names": ids[labelled]}
-    return rivals(x[labelled], near, known.targets[labelled], **how)
+    how: Any = {"kind": known.kind, "seed": seed, "names": ids[labelled]}
+    return plain_rivals(x[labelled], near, known.targets[labelled], **how)
 
 
 def _by_rival(rival: Rival, graph: Any, rows: Array) -> Array:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from graphcl.answers.labels import KnownLabels
 from graphcl.arrays import Array
 from graphcl.errors import GraphError, option, require
 from graphcl.files.records import Answer
@@ -125,7 +126,7 @@ def rank(
 
 
 def check_ranking(
-    classes: tuple[Any, ...],
+    known: KnownLabels,
     wanted: Any,
     precision: float | None,
     cost: tuple[float, float] | None,
@@ -135,8 +136,11 @@ def check_ranking(
     Raises:
         ParameterError: an option is out of its range, or two of them exclude each other.
     """
-    named = wanted is None or str(wanted) in [str(one) for one in classes]
-    shown = ", ".join(str(one) for one in classes[:10])
+    for name, given in (("wanted", wanted), ("precision", precision), ("cost", cost)):
+        alone = known.is_binary or given is None
+        require(alone, "predict", option(name), "left out: there are not two classes", given)
+    named = wanted is None or str(wanted) in [str(one) for one in known.classes]
+    shown = ", ".join(str(one) for one in known.classes[:10])
     require(named, "predict", option("wanted"), f"one of {shown}", wanted)
     right = precision is None or 0 < precision < 1
     require(right, "predict", option("precision"), "between 0 and 1", precision)

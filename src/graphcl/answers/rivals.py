@@ -76,7 +76,7 @@ class Rival:
         return ask_model(self._fitted, rows, self.shape)
 
 
-def rivals(
+def plain_rivals(
     x: Any, means: Any, targets: Array, *, kind: str, seed: int = 0, names: Any = None
 ) -> list[Rival]:
     """Returns plain models of the labelled nodes.
