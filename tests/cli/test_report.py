@@ -87,7 +87,7 @@ def test_a_report_without_its_graph_says_so(trained, folder, capsys):
     assert "continuing without the graph" in capsys.readouterr().err
     page = (folder / "x.html").read_text()
     assert "could not be read again: mine.npz: no such file" in page
-    assert "Neighbour agreement" not in page
+    assert "Connected components" not in page
     assert "Confusion matrix" in page
     (trained / "nodes.npz").unlink()
     assert "has no node ids, and its graph cannot be read" in fails(
@@ -103,7 +103,13 @@ def test_a_report_without_labels_or_split(folder, capsys, arrays, keys):
     page = (folder / "runs/bare/report.html").read_text()
     assert ("There is no probe score" in page) == ("y" not in keys)
     assert ("Confusion matrix" in page) == ("y" in keys)
-    for text in ("Alignment", "Uniformity", "Neighbour agreement", "Groups", "No predictions are"):
+    for text in (
+        "Effective rank",
+        "Mean cosine",
+        "Connected components",
+        "Groups",
+        "No predictions are",
+    ):
         assert text in page
 
 

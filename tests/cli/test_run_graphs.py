@@ -181,7 +181,7 @@ def test_the_report_can_do_without_the_graph(tables, capsys):
     capsys.readouterr()
     assert fails(capsys, "report", "whole").endswith("or do without: --without-graph")
     assert run(["report", "whole", "--map", "pca", "--without-graph"]) == 0
-    assert "Neighbour agreement" not in Path("whole/report.html").read_text()
+    assert "Connected components" not in Path("whole/report.html").read_text()
 
 
 def test_what_a_terminal_would_hide_is_shown_escaped(tables, capsys):

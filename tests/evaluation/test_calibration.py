@@ -11,11 +11,16 @@ from graphcl.evaluation.calibration import (
     HeldOut,
     Term,
     average,
-    fit_calibrated,
     log_shares,
 )
 from graphcl.evaluation.prediction_error import measure
 from graphcl.evaluation.probe import standardiser
+
+
+def fitted(z, targets, *, standard=None, **how):
+    """A probe of one table."""
+    standard = None if standard is None else {"z": standard}
+    return calibration.fit_calibrated({"z": z}, targets, standard=standard, **how)
 
 
 def one_hot(y, classes):
@@ -37,7 +42,7 @@ def test_five_labels_a_class_that_mean_nothing_are_right_as_often_as_chance():
     for seed in range(12):
         random = np.random.default_rng(seed)
         targets = one_hot(np.repeat([0, 1], 5), 2)
-        probe = fit_calibrated(random.normal(size=(10, 200)), targets, several=False, seed=seed)
+        probe = fitted(random.normal(size=(10, 200)), targets, several=False, seed=seed)
         found.append(probe.error.accuracy)
     assert np.mean(found) == pytest.approx(0.5, abs=0.12)
 
@@ -45,8 +50,8 @@ def test_five_labels_a_class_that_mean_nothing_are_right_as_often_as_chance():
 def test_without_evidence_probabilities_are_the_shares_of_classes():
     random = np.random.default_rng(0)
     targets = one_hot((np.arange(400) % 10 == 0).astype(int), 2)
-    probe = fit_calibrated(random.normal(size=(400, 5)), targets, several=False)
-    found = probe.probabilities(random.normal(size=(500, 5)))
+    probe = fitted(random.normal(size=(400, 5)), targets, several=False)
+    found = probe.probabilities({"z": random.normal(size=(500, 5))})
     np.testing.assert_allclose(found.mean(axis=0), [0.9, 0.1], atol=0.03)
     assert probe.error.accuracy == pytest.approx(0.9, abs=0.01)
     assert probe.error.calibration_error < 0.03
@@ -57,16 +62,18 @@ def test_columns_are_scaled_by_all_nodes_where_they_are_known():
     z = random.normal(size=(300, 3)) * [1, 100, 1]
     few = np.r_[0:10]
     targets = one_hot((z[few, 0] > np.median(z[few, 0])).astype(int), 2)
-    probe = fit_calibrated(z[few], targets, several=False, standard=standardiser(z))
-    again = fit_calibrated(z[few] / 7, targets, several=False, standard=standardiser(z / 7))
-    np.testing.assert_allclose(probe.probabilities(z), again.probabilities(z / 7), atol=1e-3)
+    probe = fitted(z[few], targets, several=False, standard=standardiser(z))
+    again = fitted(z[few] / 7, targets, several=False, standard=standardiser(z / 7))
+    np.testing.assert_allclose(
+        probe.probabilities({"z": z}), again.probabilities({"z": z / 7}), atol=1e-3
+    )
 
 
 def test_probabilities_are_near_the_truth_and_the_error_is_what_new_nodes_show():
     z, y, _ = noisy_classes(2, 600)
     new, new_y, truth = noisy_classes(3, 3000)
-    probe = fit_calibrated(z, one_hot(y, 3), several=False)
-    found = probe.probabilities(new)
+    probe = fitted(z, one_hot(y, 3), several=False)
+    found = probe.probabilities({"z": new})
     assert np.abs(found - truth).mean() < 0.04
     shown = measure(found.astype(float), one_hot(new_y, 3), False, nodes=3000)
     assert shown.calibration_error < 0.03
@@ -78,10 +85,10 @@ def test_probabilities_are_near_the_truth_and_the_error_is_what_new_nodes_show()
 def test_labels_that_mean_nothing_are_called_so():
     random = np.random.default_rng(0)
     z, y = random.normal(size=(80, 20)), random.integers(0, 2, 80)
-    probe = fit_calibrated(z, one_hot(y, 2), several=False)
+    probe = fitted(z, one_hot(y, 2), several=False)
     assert probe.error.accuracy < 0.65  # fitted on its own nodes it would be right in all
     assert probe.error.calibration_error < 0.2
-    confidence = probe.probabilities(random.normal(size=(500, 20))).max(axis=1)
+    confidence = probe.probabilities({"z": random.normal(size=(500, 20))}).max(axis=1)
     assert confidence.mean() < 0.65
 
 
@@ -98,7 +105,7 @@ def test_no_node_is_fitted_in_the_fold_that_scores_it(monkeypatch):
     original = calibration._fit_parts
     monkeypatch.setattr(calibration, "_fit_parts", spy)
     monkeypatch.setattr(logistic, "VALUES", 90 * 30 * 4)  # a few folds at a time
-    probe = fit_calibrated(z, one_hot(y, 2), several=False)
+    probe = fitted(z, one_hot(y, 2), several=False)
     for train, test in seen:
         assert sorted([*train, *test]) == list(range(90))
     *seen, (every, _) = seen  # the last one is fitted to all nodes
@@ -107,7 +114,7 @@ def test_no_node_is_fitted_in_the_fold_that_scores_it(monkeypatch):
     assert sorted(np.concatenate([test for _, test in single])) == sorted([*range(90)] * 2)
     assert len(double) == 2 * 20
     monkeypatch.undo()
-    at_once = fit_calibrated(z, one_hot(y, 2), several=False)
+    at_once = fitted(z, one_hot(y, 2), several=False)
     np.testing.assert_allclose(at_once.held_out, probe.held_out, atol=1e-3)
 
 
@@ -122,19 +129,19 @@ def test_a_nodes_own_label_changes_nothing_by_which_it_is_scored(monkeypatch, se
         monkeypatch.setattr(folds, "FOLDS", 6)
     y[:12] = np.repeat([0, 1, 2], 4)
     targets = one_hot(y, 3)
-    before = fit_calibrated(z, targets, several=several).held_out
+    before = fitted(z, targets, several=several).held_out
     for node in (0, 7, 20):
         other = targets.copy()
         other[node] = np.roll(other[node], 1)
-        after = fit_calibrated(z, other, several=several).held_out
+        after = fitted(z, other, several=several).held_out
         np.testing.assert_allclose(after[node], before[node], atol=1e-5)
         assert np.abs(np.delete(after - before, node, axis=0)).max() > 1e-3  # others learn from it
 
 
 def test_nodes_that_have_a_label_of_their_own_each():
     targets = np.eye(5, dtype=np.int64)
-    probe = fit_calibrated(np.random.default_rng(0).normal(size=(5, 3)), targets, several=True)
-    assert np.isfinite(probe.probabilities(np.zeros((2, 3)))).all()
+    probe = fitted(np.random.default_rng(0).normal(size=(5, 3)), targets, several=True)
+    assert np.isfinite(probe.probabilities({"z": np.zeros((2, 3))})).all()
 
 
 def test_several_labels():
@@ -145,8 +152,8 @@ def test_several_labels():
         (rows @ rule + random.normal(size=(len(rows), 5)) * 2 > 1).astype(np.int64)
         for rows in (z, new)
     )
-    probe = fit_calibrated(z, y, several=True)
-    found = probe.probabilities(new)
+    probe = fitted(z, y, several=True)
+    found = probe.probabilities({"z": new})
     shown = measure(found.astype(float), new_y, True, nodes=2000)
     assert shown.micro_f1 > 0.7
     assert shown.calibration_error < 0.05
@@ -160,27 +167,25 @@ def test_a_class_with_one_node_is_learned_but_not_tested():
     targets[:60, :2] = one_hot(y, 2)
     targets[60, 2] = 1
     lonely = np.concatenate([z, np.full((1, 6), 30, np.float32)])
-    probe = fit_calibrated(lonely, targets, several=False)
+    probe = fitted(lonely, targets, several=False)
     assert probe.error.nodes == 60
     assert np.isnan(probe.held_out[60]).all()
-    assert probe.probabilities(lonely[60:]).argmax() == 2
+    assert probe.probabilities({"z": lonely[60:]}).argmax() == 2
 
 
 def test_one_node_per_class_has_no_error_to_report():
-    probe = fit_calibrated(np.eye(3), np.eye(3, dtype=np.int64), several=False)
+    probe = fitted(np.eye(3), np.eye(3, dtype=np.int64), several=False)
     assert probe.error is None
-    assert probe.probabilities(np.eye(3)).argmax(axis=1).tolist() == [0, 1, 2]
+    assert probe.probabilities({"z": np.eye(3)}).argmax(axis=1).tolist() == [0, 1, 2]
 
 
 def test_nothing_to_tell_apart():
     with pytest.raises(GraphError, match="no second class"):
-        fit_calibrated(np.eye(3), np.ones((3, 1), np.int64), several=False)
+        fitted(np.eye(3), np.ones((3, 1), np.int64), several=False)
     with pytest.raises(GraphError, match="no label that some nodes have"):
-        fit_calibrated(np.eye(3), np.ones((3, 2), np.int64), several=True)
+        fitted(np.eye(3), np.ones((3, 2), np.int64), several=True)
     with pytest.raises(GraphError, match="nan at row 1"):
-        fit_calibrated(
-            np.array([[0.0], [np.nan], [1]]), one_hot(np.array([0, 1, 1]), 2), several=False
-        )
+        fitted(np.array([[0.0], [np.nan], [1]]), one_hot(np.array([0, 1, 1]), 2), several=False)
 
 
 @pytest.mark.parametrize("ids", [np.arange(40) * 3, np.array([f"n{row}" for row in range(40)])])
@@ -193,12 +198,12 @@ def test_folds_follow_ids_and_not_rows(ids, several):
     if several:
         targets = np.stack([kinds, 1 - kinds[::-1]], axis=1)
     how = {"several": several, "standard": standardiser(z)}
-    whole = fit_calibrated(z, targets, names=ids, **how)
+    whole = fitted(z, targets, names=ids, **how)
     order = random.permutation(40)
-    other = fit_calibrated(z[order], targets[order], names=ids[order], **how)
+    other = fitted(z[order], targets[order], names=ids[order], **how)
     assert other.error == whole.error
     np.testing.assert_array_equal(other.held_out, whole.held_out[order])
-    without = fit_calibrated(z[order], targets[order], **how)
+    without = fitted(z[order], targets[order], **how)
     assert not np.allclose(without.held_out, whole.held_out[order], atol=1e-4)
 
 

@@ -419,7 +419,8 @@ def few_labels(labelled=150, classes=2, **about):
 
 def calibrated(z, targets, **how):
     """What the embeddings of the labelled nodes alone tell."""
-    return fit_calibrated(z[:150], targets[:150], seed=3, standard=standardiser(z), **how)
+    standard = {"z": standardiser(z)}
+    return fit_calibrated({"z": z[:150]}, targets[:150], seed=3, standard=standard, **how)
 
 
 def test_few_labels_are_cross_validated():

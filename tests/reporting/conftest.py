@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from graphcl.evaluation.splits import Confusion
-from graphcl.evaluation.unsupervised import Agreement
 from graphcl.graphs.nodes import Nodes
 from graphcl.reporting.contents import Contents, MapPoints
 from graphcl.runs.files import RunConfig
@@ -67,9 +66,7 @@ def made_up(n=300, *, labelled=True, ids=None, name="made up", seed=0, blobs=6) 
             np.sort(random.uniform(0.6, 1, (n, 10)).astype(np.float32))[:, ::-1],
             "umap",
         ),
-        uniformity=-2.8,
-        alignment=0.21,
-        agreement=Agreement(0.62, 0.004, 10, n),
+        effective_rank=12.5,
         confusion=Confusion(
             np.arange(blobs), random.integers(0, 9, (blobs, blobs)) + 60 * np.eye(blobs, dtype=int)
         )

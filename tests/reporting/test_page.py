@@ -90,7 +90,7 @@ def test_the_page_is_well_formed_and_loads_nothing(contents):
         assert "https:" not in (value or "")
     assert "@import" not in page
     assert "url(" not in page
-    for text in ("Accuracy", "81.2 %", "Nodes by degree", "Alignment", "All nodes"):
+    for text in ("Accuracy", "81.2 %", "Nodes by degree", "Effective rank", "All nodes"):
         assert text in page
 
 
@@ -365,7 +365,7 @@ def test_a_saved_model_gets_the_page_that_a_training_would_get(saved, graph, tmp
     page = run.report(out, layout="pca")
     text = out.read_text()
     assert (page.path, page.bytes, page.nodes) == (out, len(text.encode()), 60)
-    for words in ("Accuracy", "Confusion matrix", "Alignment", "Loss (NT-Xent)"):
+    for words in ("Accuracy", "Confusion matrix", "Effective rank", "Loss (NT-Xent)"):
         assert words in text
     with pytest.raises(RunError, match="already exists"):
         run.report(out, layout="pca")

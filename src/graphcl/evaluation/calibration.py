@@ -51,7 +51,7 @@ from graphcl.evaluation.smoothing import (
     weigh_hops,
 )
 
-Inputs = Array | Mapping[str, Array]  # embeddings, or several tables of the same nodes by name
+Tables = Mapping[str, Array]  # several tables of the same nodes, by name
 STEPS = 40  # of a regression; more change probabilities by less than 0.002 in the mean
 STRENGTHS = tuple(one for one in WIDE_STRENGTHS if one < 0.2)  # T makes up for weaker penalties
 _TEMPERATURES = np.geomspace(1 / 64, 256, 60)
@@ -170,13 +170,13 @@ class CalibratedProbe:
     _log_shares: Array
     _prepare: list[Callable[[Array], Array]]
 
-    def probabilities(self, inputs: Inputs) -> Array:
+    def probabilities(self, inputs: Tables) -> Array:
         """Returns the probability of every class or label, float32 ``[rows, outputs]``.
 
         Args:
             inputs: rows of the tables that the probe was fitted to, in their order.
         """
-        tables = _tables(inputs)
+        tables = list(inputs.values())
         found = [np.zeros((0, self.held_out.shape[1]))]
         for some in blocks(len(tables[0]), _BLOCK):
             rows = _prepared(self._prepare, [table[some] for table in tables])
@@ -199,25 +199,24 @@ class CalibratedProbe:
 
 
 def fit_calibrated(
-    inputs: Inputs,
+    inputs: Tables,
     targets: Array,
     *,
     several: bool,
     seed: int = 0,
-    standard: Callable[[Array], Array] | Mapping[str, Callable[[Array], Array]] | None = None,
+    standard: Mapping[str, Callable[[Array], Array]] | None = None,
     names: Any = None,
     around: Around | None = None,
 ) -> CalibratedProbe:
     """Fits a probe on labelled nodes and measures its error on folds of them.
 
     Args:
-        inputs: embeddings of the labelled nodes, ``[labelled, dim]``; or several tables of them, by
-            name.
+        inputs: tables of the labelled nodes, ``[labelled, columns]``, by name.
         targets: 0/1 ``[labelled, outputs]``; without `several`, one 1 in each row.
         several: whether a node may have several labels.
         seed: decides the folds.
-        standard: standardises rows, by all nodes where they are known: ten do not tell a column's
-            deviation; of several inputs, for each. (default: by `inputs`)
+        standard: standardises rows of each input, by all nodes where they are known: ten do not
+            tell a column's deviation. (default: by `inputs`)
         names: ids of the nodes: folds are drawn in their order, so that those of a node do not
             depend on its row. (default: in the order of rows)
         around: the graph, over whose edges probabilities may be smoothed. (default: they are not)
@@ -225,9 +224,9 @@ def fit_calibrated(
     Raises:
         GraphError: there is nothing to tell apart, or an embedding is not finite.
     """
-    labels = list(inputs) if isinstance(inputs, Mapping) else ["embeddings"]
+    labels = list(inputs)
     order = np.arange(len(targets)) if names is None else ascending(names)
-    tables, targets = [table[order] for table in _tables(inputs)], targets[order]
+    tables, targets = [table[order] for table in inputs.values()], targets[order]
     for table in tables:
         check_embeddings(table)
     counts = targets.sum(axis=0)
@@ -235,9 +234,8 @@ def fit_calibrated(
     if varied < (1 if several else 2):
         what = "label that some nodes have and others lack" if several else "second class"
         raise GraphError(f"predict: the labelled nodes hold no {what}")
-    how = standard if isinstance(standard, Mapping) else dict.fromkeys(labels, standard)
     prepare = [
-        within_span(table, how[name] or standardiser(table))
+        within_span(table, standard[name] if standard else standardiser(table))
         for name, table in zip(labels, tables, strict=True)
     ]
     rows = [one(table) for one, table in zip(prepare, tables, strict=True)]
@@ -247,47 +245,46 @@ def fit_calibrated(
     held_out = np.full(targets.shape, np.nan)
     if division is not None:
         held, each, fits = _hold_out(rows, targets, several, division)
-        terms, found = held.choose(), _held_out(held, each)
+        terms, found = held.choose(), np.zeros(held.targets.shape)
+        for part, some in enumerate(each):  # by the terms of every part, without its nodes
+            mine = held.part == part
+            found[mine] = average(some, held.scores[:, mine], held.shares[mine], several)
         if around is not None and _is_bounded(around, division, targets):
             own = replace(around, rows=around.rows[order])
             hop_shares, found = _smooth_folds(own, division, each, fits, prepare, targets, several)
-        means, times = _mean_of_rows(found, held.rows, len(targets))
-        held_out[order] = means
-        nodes = int((times > 0).sum())
+        held_out[order] = _mean_of_rows(found, held.rows, len(targets))
+        nodes = len(np.unique(held.rows))
         error = measure(found, held.targets, several, nodes=nodes, folds=division.folds)
     every = [(np.arange(len(targets)), np.zeros(0, np.int64))]
-    fitted = {
-        number: _fit_parts(rows[number], targets, every, several)[0]
-        for number in sorted({term.input for term in terms})
-    }
     best = max(terms, key=lambda term: term.weight)
     total, weights = sum(term.weight for term in terms), dict.fromkeys(labels, 0.0)
     for term in terms:
         weights[labels[term.input]] += term.weight / total
-    chosen = (weights, best.strength, best.temperature, error, held_out, hop_shares)
-    return CalibratedProbe(several, *chosen, fitted, terms, shares, prepare)
+    return CalibratedProbe(
+        several,
+        weights,
+        best.strength,
+        best.temperature,
+        error,
+        held_out,
+        hop_shares,
+        {
+            number: _fit_parts(rows[number], targets, every, several)[0]
+            for number in sorted({term.input for term in terms})
+        },
+        terms,
+        shares,
+        prepare,
+    )
 
 
-def _tables(inputs: Inputs) -> list[Array]:
-    return list(inputs.values()) if isinstance(inputs, Mapping) else [inputs]
-
-
-def _held_out(held: HeldOut, each: list[list[Term]]) -> Array:
-    """Returns held-out probabilities; `each` are the terms of every part, without its nodes."""
-    found: Array = np.zeros(held.targets.shape)
-    for part, terms in enumerate(each):
-        mine = held.part == part
-        found[mine] = average(terms, held.scores[:, mine], held.shares[mine], held.several)
-    return found
-
-
-def _mean_of_rows(found: Array, rows: Array, count: int) -> tuple[Array, Array]:
-    """Returns the mean of what was found of each node, NaN for none, and how often it was."""
+def _mean_of_rows(found: Array, rows: Array, count: int) -> Array:
+    """Returns the mean of what was found of each node, NaN for none."""
     means, times = np.zeros((count, found.shape[1])), np.zeros(count)
     np.add.at(means, rows, found)
     np.add.at(times, rows, 1)
     with np.errstate(invalid="ignore"):
-        return means / times[:, None], times
+        return np.asarray(means / times[:, None])
 
 
 def _is_bounded(around: Around, division: Division, targets: Array) -> bool:
@@ -361,14 +358,11 @@ def _hold_out(
     """
     parts, pairs = division.parts, division.pairs
     every = [*parts, *(pair for _, _, pair in pairs)]
-    of_each, fitted = [], []
-    for table in tables:
-        own = _fit_parts(table, targets, every, several)
-        fitted.append(own)
-        of_each.append(
-            [_scores(one, table[test]) for one, (_, test) in zip(own, every, strict=True)]
-        )
-    scores = [np.concatenate(some) for some in zip(*of_each, strict=True)]
+    fitted = [_fit_parts(table, targets, every, several) for table in tables]
+    scores = [  # of each part, by every input and strength
+        np.concatenate([_scores(own, z[test]) for own, z in zip(fits, tables, strict=True)])
+        for (_, test), *fits in zip(every, *fitted, strict=True)
+    ]
     held = _gather(parts, scores[: len(parts)], targets, division.folds, several)
     inner: list[tuple[list[Part], list[Array]]] = [([], []) for _ in parts]
     for (one, other, (train, both)), found in zip(pairs, scores[len(parts) :], strict=True):

@@ -105,8 +105,13 @@ def cross_validate(
     if not several and len(classes) < 2:
         raise GraphError("probe: the labelled nodes hold fewer than two classes")
     targets = y[labelled] if codes is None else codes[:, None] == np.arange(len(classes))
-    how: Any = {"several": several, "seed": abs(seed), "standard": standardiser(z)}
-    probe = fit_calibrated(z[labelled], targets.astype(np.int64), **how)
+    probe = fit_calibrated(
+        {"embeddings": z[labelled]},
+        targets.astype(np.int64),
+        several=several,
+        seed=abs(seed),
+        standard={"embeddings": standardiser(z)},
+    )
     error = probe.error
     if error is None:
         few = " to hold some out" if several else ": two classes need two each"

@@ -12,26 +12,16 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
-import torch
 from scipy.sparse.csgraph import connected_components
 
 from graphcl.answers.grouping import cluster
 from graphcl.answers.inputs import shards_of_run
 from graphcl.arrays import Array
-from graphcl.errors import GraphCLError, GraphError, RunError, option, require
-from graphcl.estimator.fitted import Fitted
+from graphcl.errors import GraphError, RunError, option, require
 from graphcl.evaluation.nearest import EXACT_ROWS, nearest
 from graphcl.evaluation.probe import linear_probe
 from graphcl.evaluation.splits import Confusion, probe_confusion
-from graphcl.evaluation.unsupervised import (
-    Agreement,
-    alignment,
-    effective_rank,
-    mean_cosine,
-    neighbour_agreement,
-    sampled_rows,
-    uniformity,
-)
+from graphcl.evaluation.unsupervised import effective_rank, mean_cosine, sampled_rows
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
@@ -41,11 +31,10 @@ from graphcl.runs import files as runs
 from graphcl.runs.nodes import describe_nodes, read_nodes, type_folder
 from graphcl.runs.results import GraphFacts, read_answer_table, read_answers, read_result
 from graphcl.runs.versions import current_run, run_root
-from graphcl.seeding import derive, generator
+from graphcl.seeding import derive
 from graphcl.store.header import MASKS, read_store
 from graphcl.tabular.originals import Original
 from graphcl.tabular.preparation import Preparation, read_preparation
-from graphcl.training.loop import BatchSource
 
 MAP_NODES = 200_000  # drawn at most; a larger graph is sampled
 SCORED_NODES = 200_000  # labelled nodes that the probe sees at most
@@ -91,9 +80,6 @@ class Contents:
     metrics: list[dict[str, Any]]
     nodes: Nodes
     points: MapPoints
-    uniformity: float | None
-    alignment: float | None
-    agreement: Agreement | None
     confusion: Confusion | None
     components: int | None
     homophily: float | None
@@ -226,7 +212,7 @@ def gather(
     points = _place(z, method, seed)
     if len(points.rows) < len(z):
         notes.append(f"The map shows {len(points.rows):,} of {len(z):,} nodes, drawn at random.")
-    _log.info("groups and uniformity")
+    _log.info("groups")
     answers, (known, _) = read_answers(folder), columns(nodes)
     assigned = _kept_groups(folder, answers, nodes)
     if assigned is None:
@@ -245,11 +231,8 @@ def gather(
         metrics=runs.read_metrics(run),
         nodes=nodes,
         points=points,
-        uniformity=uniformity(z, seed=seed) if len(z) > 1 else None,
         effective_rank=_fact(result, "effective_rank", effective_rank, z, seed),
         mean_cosine=_fact(result, "mean_cosine", mean_cosine, z, seed),
-        alignment=None if graph is None else _alignment(run, graph, seed, notes),
-        agreement=None if edges is None else _agreement(points, edges),
         confusion=None if labelled is None else _confusion(scored, labelled, result),
         components=None if edges is None else int(connected_components(edges, directed=False)[0]),
         homophily=None if edges is None else _homophily(edges, nodes.classes),
@@ -315,25 +298,6 @@ def _place(z: Array, method: str, seed: int) -> MapPoints:
     return MapPoints(rows, places, neighbours, cosines, method)
 
 
-def _alignment(run: Path, graph: AnyGraph, seed: int, notes: list[str]) -> float | None:
-    """Returns the alignment of two views of one batch, drawn and encoded as in training."""
-    _log.info("two views of a batch")
-    try:
-        fitted = Fitted.read(run)
-        first = graph.train[0] if isinstance(graph, GraphCollection) else graph
-        components, seen = fitted.components, fitted.components.seen(fitted.prepare(first))
-        source: BatchSource = components.source(seen, device=torch.device("cpu"))[0]
-        batch = next(iter(source.epoch(0, seed, perturbation=components.perturbation)))
-        fitted.encoder.eval()
-        with torch.no_grad():
-            views = batch.views(generator(seed, "report"))
-            h_1, h_2 = batch.encode(fitted.encoder, views)
-        return alignment(h_1.float().numpy(), h_2.float().numpy())
-    except GraphCLError as error:
-        notes.append(f"Alignment is left out: {error}")
-        return None
-
-
 def _fact(
     result: dict[str, Any], name: str, measure: Callable[..., float], z: Array, seed: int
 ) -> float | None:
@@ -342,16 +306,6 @@ def _fact(
     if isinstance(known, int | float):
         return float(known)
     return measure(z, seed=seed) if len(z) > 1 else None
-
-
-def _agreement(points: MapPoints, edges: scipy.sparse.csr_array) -> Agreement | None:
-    if len(points.rows) < edges.shape[0]:
-        edges = edges[points.rows][:, points.rows]
-        edges.sort_indices()
-    try:
-        return neighbour_agreement(points.neighbours[:, :10], edges.indptr, edges.indices)
-    except GraphError:
-        return None  # the graph has no edges
 
 
 def _confusion(z: Array, labelled: Nodes, result: dict[str, Any]) -> Confusion | None:
