@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from graphcl.evaluation.nearest import EXACT_ROWS, nearest
+from graphcl.evaluation.unsupervised import EXACT_ROWS, nearest
 from graphcl.reporting.contents import INDEX_DIMENSIONS
 from graphcl.reporting.projection import NEIGHBOURS, principal, project
 

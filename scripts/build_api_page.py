@@ -38,7 +38,7 @@ OTHERS = (
     ("graphcl.evaluation.links", "LinkScores"),
     ("graphcl.answers.similar", "Neighbours"),
     ("graphcl.training", "EpochMetrics"),
-    ("graphcl.estimator.health", "Health"),
+    ("graphcl.estimator.fitting", "Health"),
     ("graphcl.evaluation.failure", "Sign"),
     ("graphcl.estimator.live", "Live"),
     ("graphcl.updating.run", "Update"),

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from graphcl.cli.main import run
 from graphcl.distributed import Share, current_share
-from graphcl.training import row_parallel
+from graphcl.training import full_graph
 
 MOST = 4  # processes of a group
 PATIENCE = 60  # seconds; a member that fails would let the others wait for ever
@@ -49,7 +49,7 @@ def together(world, work):
             raise
 
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(world) as pool:
-        patch.setattr(row_parallel, "gather_tables", gather_tables)
+        patch.setattr(full_graph, "gather_tables", gather_tables)
         return list(pool.map(member, range(world)))
 
 

@@ -25,7 +25,6 @@ ELSEWHERE = {
     "answers/pair_scores.py": "answers/test_linking.py",
     "cli/answers.py": "cli/test_predict.py",
     "encoders/paper.py": "encoders/test_encoders.py",
-    "encoders/pyg.py": "encoders/test_encoders.py",
     "estimator/__init__.py": "test_public.py",
     "estimator/inference.py": "estimator/test_sklearn.py",
     "settings.py": "recipes/test_recipe.py",

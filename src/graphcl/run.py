@@ -16,6 +16,7 @@ from graphcl.errors import RunError, counted, option, require
 from graphcl.graphs.nodes import Nodes
 from graphcl.runs import files as runs
 from graphcl.runs import versions
+from graphcl.runs.files import read_result
 from graphcl.runs.nodes import (
     describe_nodes,
     has_all,
@@ -25,7 +26,6 @@ from graphcl.runs.nodes import (
     run_types,
     type_folder,
 )
-from graphcl.runs.results import read_result
 from graphcl.runs.versions import KEEP
 from graphcl.settings import LINKS_BY
 from graphcl.store.columns import Ids
@@ -393,7 +393,7 @@ class Run:
         """
         from graphcl.answers.linking import links
         from graphcl.answers.similar import stored_index
-        from graphcl.evaluation.nearest import EXACT_ROWS
+        from graphcl.evaluation.unsupervised import EXACT_ROWS
 
         z, index = self.embeddings, None
         if by in LINKS_BY[:2] and not self.types and pairs is None and len(z) > EXACT_ROWS:

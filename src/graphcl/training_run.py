@@ -52,7 +52,7 @@ from graphcl.graphs.scaling import ColumnScaling
 from graphcl.opening import AnyGraph
 from graphcl.recipes import Recipe
 from graphcl.runs import files as runs
-from graphcl.runs.files import LOGS
+from graphcl.runs.files import LOGS, GraphFacts, Scores, TrainingResult, read_training_result
 from graphcl.runs.nodes import (
     describe_nodes,
     lacks_embeddings,
@@ -61,7 +61,6 @@ from graphcl.runs.nodes import (
     write_parted_types,
     write_types,
 )
-from graphcl.runs.results import GraphFacts, Scores, TrainingResult, read_training_result
 from graphcl.training import Checkpoints, EpochMetrics
 from graphcl.training.checkpoints import Pace, StoppedError
 from graphcl.training.loop import PartedMetrics

@@ -8,7 +8,7 @@ from graphcl.answers.pair_scores import RelationScores
 from graphcl.errors import GraphCLError, GraphError
 from graphcl.estimator import GraphCL
 from graphcl.evaluation.links import hold_out_edges
-from graphcl.evaluation.nearest import build_index, unit_rows
+from graphcl.evaluation.unsupervised import build_index, unit_rows
 from graphcl.graphs.graph import Graph
 from graphcl.settings import LINKS_BY
 from tests.conftest import random_collection, random_graph

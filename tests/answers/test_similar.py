@@ -5,7 +5,7 @@ import pytest
 
 from graphcl.answers.similar import ABOUT, INDEX, find_neighbours, neighbors, stored_index
 from graphcl.errors import GraphError, ParameterError
-from graphcl.evaluation.nearest import build_index, unit_rows
+from graphcl.evaluation.unsupervised import build_index, unit_rows
 from graphcl.files.user import KEY
 from graphcl.graphs.graph import Graph
 

@@ -4,7 +4,7 @@ import pyarrow.parquet
 
 import graphcl
 from graphcl.cli.main import run
-from graphcl.runs.results import read_answer_table, read_answers
+from graphcl.runs.files import read_answer_table, read_answers
 from tests.cli.conftest import fails
 
 LONGER = ["--set", "epochs=10", "--set", "dim=16"]

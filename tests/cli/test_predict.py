@@ -8,8 +8,8 @@ import pytest
 from graphcl.cli.main import run
 from graphcl.cli.predict import error_line
 from graphcl.evaluation.prediction_error import measure
+from graphcl.runs.files import read_answers
 from graphcl.runs.nodes import NODES
-from graphcl.runs.results import read_answers
 from tests.cli.conftest import QUICK, fails
 
 

@@ -6,7 +6,7 @@ from graphcl.graphs.graph import Graph
 from graphcl.kernels import adjacency_rows
 from graphcl.kernels.adjacency import Adjacency, mean_pool, mean_pool_elu
 from graphcl.kernels.adjacency_rows import AdjacencyRows, edge_numbers
-from graphcl.training.row_parallel import Division
+from graphcl.training.full_graph import Division
 from tests.conftest import random_graph
 from tests.groups import together
 

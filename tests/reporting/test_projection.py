@@ -5,7 +5,7 @@ import pytest
 from sklearn.decomposition import PCA
 
 from graphcl.errors import MissingExtraError, ParameterError
-from graphcl.evaluation.nearest import nearest
+from graphcl.evaluation.unsupervised import nearest
 from graphcl.reporting.projection import principal, project
 
 

@@ -5,10 +5,12 @@ import json
 import pickle
 import struct
 
+import numpy as np
 import pytest
 import torch
 
 from graphcl.runs import files
+from graphcl.runs.files import answer_file, keep_answer, read_answer_table, read_answers
 from tests.forging import Hostile, described, npy, refused
 
 pytestmark = pytest.mark.usefixtures("nothing_runs")
@@ -159,3 +161,31 @@ def test_another_users_seal_and_none_are_not_this_users(tmp_path, own_key, monke
 def test_a_run_without_a_graph_needs_no_seal(tmp_path, own_key):
     assert sealed(tmp_path / "run", files.RunConfig({}, seed=0)).seal == ""
     assert not (tmp_path / "cache").exists()
+
+
+def test_summaries_come_back_by_kind(tmp_path):
+    assert read_answers(tmp_path) == {}
+    assert keep_answer(tmp_path, "predict", {"nodes": 3, "names": ["Zoë"]}) == ""
+    assert keep_answer(tmp_path, "cluster", {"sizes": [2, 1]}) == ""
+    assert read_answers(tmp_path) == {
+        "predict": {"nodes": 3, "names": ["Zoë"]},
+        "cluster": {"sizes": [2, 1]},
+    }
+
+
+def test_damaged_summaries_are_left_out_and_a_run_that_cannot_be_written_is_said(tmp_path):
+    for text in ("{", "[1]", "[" * 100_000, "\x00"):
+        answer_file(tmp_path, "links").write_text(text)
+        assert read_answers(tmp_path) == {}
+    assert "could not be kept" in keep_answer(tmp_path / "absent", "links", {})
+
+
+def test_a_table_lies_beside_its_summary(tmp_path):
+    table = {"id": np.array(["Zoë", "b"]), "p:yes": np.array([0.5, 0.25], np.float32)}
+    assert read_answer_table(tmp_path, "predict") == {}
+    assert keep_answer(tmp_path, "predict", {"nodes": 2}, table) == ""
+    assert read_answer_table(tmp_path, "predict") == {"id": ["Zoë", "b"], "p:yes": [0.5, 0.25]}
+    assert keep_answer(tmp_path, "predict", {"nodes": 2}) == ""  # a summary alone leaves it
+    assert read_answer_table(tmp_path, "predict")
+    (tmp_path / "answer-predict.parquet").write_bytes(b"PAR1 damaged")
+    assert read_answer_table(tmp_path, "predict") == {}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import graphcl
-from graphcl.evaluation.nearest import unit_rows
+from graphcl.evaluation.unsupervised import unit_rows
 from graphcl.graphs.graph import Graph
 from graphcl.runs.versions import current_run, own_graph
 from graphcl.serving import run as served_run

@@ -16,13 +16,13 @@ import pyarrow.parquet
 import pytest
 
 import graphcl
-from graphcl.answers.learning import learn
+from graphcl.answers.evidence import learn
 from graphcl.answers.prediction import predict
 from graphcl.answers.similar import neighbors
 from graphcl.cli.main import run
 from graphcl.errors import RunError
 from graphcl.estimator import GraphCL
-from graphcl.evaluation.nearest import build_index, unit_rows
+from graphcl.evaluation.unsupervised import build_index, unit_rows
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.serving.requests import ARROW, New

@@ -11,8 +11,7 @@ from graphcl.answers.inputs import embeddings_of, graph_of, ids_of
 from graphcl.answers.profiles import Difference, profiles
 from graphcl.arrays import Array, blocks
 from graphcl.errors import GraphError, counted, option, require
-from graphcl.evaluation.nearest import unit_rows
-from graphcl.evaluation.unsupervised import SAMPLE, by_size, sampled_rows, silhouette
+from graphcl.evaluation.unsupervised import SAMPLE, by_size, sampled_rows, silhouette, unit_rows
 from graphcl.files.records import Answer
 from graphcl.graphs.graph import Graph
 from graphcl.seeding import derive

@@ -41,7 +41,7 @@ from graphcl.evaluation.links import (
     neighbourhoods,
     overlap,
 )
-from graphcl.evaluation.nearest import unit_rows
+from graphcl.evaluation.unsupervised import unit_rows
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import Relation
 

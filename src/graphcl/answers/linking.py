@@ -31,7 +31,7 @@ from graphcl.evaluation.links import (
     hold_out_edges,
     simple_scores,
 )
-from graphcl.evaluation.nearest import EXACT_ROWS, unit_rows
+from graphcl.evaluation.unsupervised import EXACT_ROWS, unit_rows
 from graphcl.files.records import Answer
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import Relation

@@ -31,7 +31,7 @@ from graphcl.evaluation.links import (
     overlap,
     pair_codes,
 )
-from graphcl.evaluation.nearest import EXACT_ROWS, build_index, unit_rows
+from graphcl.evaluation.unsupervised import EXACT_ROWS, build_index, unit_rows
 from graphcl.graphs.relation import Relation
 
 PER_NODE = 50  # nearest nodes in which the links of a large graph are searched

@@ -21,10 +21,10 @@ from graphcl.answers.evidence import (
     NEIGHBOURS,
     OWN_SCALED,
     SURROUNDINGS,
+    Learned,
 )
-from graphcl.answers.learning import Learned
 from graphcl.arrays import Array
-from graphcl.evaluation.nearest import unit_rows
+from graphcl.evaluation.unsupervised import unit_rows
 
 MOST_EXPLAINED = 10_000  # nodes; the first ones of a ranking
 NAMED = 3  # columns, and labelled nodes

@@ -12,7 +12,7 @@ import numpy as np
 from graphcl.answers.inputs import chosen_rows, embeddings_of, graph_of, ids_of
 from graphcl.arrays import Array, Floats
 from graphcl.errors import RunError, require
-from graphcl.evaluation.nearest import build_index, empty_index, unit_rows
+from graphcl.evaluation.unsupervised import build_index, empty_index, unit_rows
 from graphcl.files.atomic import whole_file, write_whole
 from graphcl.files.records import Answer
 from graphcl.files.text import read_text

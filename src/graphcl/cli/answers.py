@@ -15,7 +15,7 @@ from graphcl.cli.options import print_result
 from graphcl.errors import RunError
 from graphcl.files.records import check_records_file, records, write_records
 from graphcl.run import Run
-from graphcl.runs.results import keep_answer
+from graphcl.runs.files import keep_answer
 from graphcl.tabular.options import TableOptions, counted
 
 if TYPE_CHECKING:

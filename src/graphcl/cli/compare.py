@@ -14,7 +14,7 @@ from graphcl.cli.progress import run_progress
 from graphcl.errors import DatasetError, require
 from graphcl.files.records import aligned
 from graphcl.runs import files as runs
-from graphcl.runs.results import read_result
+from graphcl.runs.files import read_result
 from graphcl.runs.versions import current_run
 from graphcl.store.header import is_store
 

@@ -21,7 +21,7 @@ from graphcl.cli.table_options import takes_tables
 from graphcl.errors import GraphError, RunError, require
 from graphcl.files.records import aligned, read_pairs, records
 from graphcl.run import Run
-from graphcl.runs.results import keep_answer, read_answers
+from graphcl.runs.files import keep_answer, read_answers
 from graphcl.settings import LINKS_BY
 from graphcl.tabular.options import TableOptions, counted
 

@@ -30,7 +30,7 @@ from graphcl.tabular.options import TableOptions
 if TYPE_CHECKING:
     from graphcl.estimator.partitioned import PartitionedGraph
     from graphcl.opening import AnyGraph
-    from graphcl.runs.results import BaselineResult, TrainingResult
+    from graphcl.runs.files import BaselineResult, TrainingResult
 
 _METHOD, _RUN, _PARTS = "What is trained", "The run", "A store in parts"  # groups of options
 CacheOption = Annotated[

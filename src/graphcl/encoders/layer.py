@@ -15,7 +15,7 @@ The paper's layer is the case of one type and one message, :math:`\hat A H W_1 +
 The statement is used in four places:
 
 - `Layer.on_graph` computes a layer on all nodes: whole-graph training, and small graphs. Given own
-  rows of features and adjacency, it computes these rows (`graphcl.training.row_parallel`).
+  rows of features and adjacency, it computes these rows (`graphcl.training.full_graph`).
   `Layer.on_rows` computes the nodes of a batch alone;
 - `graphcl.sampling.encode_tree` computes it on sampled trees;
 - `graphcl.layerwise` computes it on blocks of rows, for graphs of any size;

@@ -27,6 +27,7 @@ from graphcl.registry import ENCODERS, LOSSES, PERTURBATIONS, Registry, answerab
 from graphcl.seeding import generator
 from graphcl.settings import ENCODER_OPTIONS
 from graphcl.training import FullGraph, ManyGraphs, SampledGraph
+from graphcl.training.full_graph import can_divide
 from graphcl.training.modes import (
     SAMPLED_BATCH_NODES,
     Footprint,
@@ -35,7 +36,6 @@ from graphcl.training.modes import (
     check_memory,
     choose_mode,
 )
-from graphcl.training.row_parallel import can_divide
 from graphcl.training.sampled import fan_outs_of
 from graphcl.views import Drop, Perturbation
 

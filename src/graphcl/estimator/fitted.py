@@ -30,7 +30,7 @@ from graphcl.training.loop import metrics_of
 from graphcl.training.modes import Mode
 
 if TYPE_CHECKING:  # they know what makes them, which takes a while to import
-    from graphcl.estimator.health import Health
+    from graphcl.estimator.fitting import Health
 
 
 Rows = npt.NDArray[np.float32]

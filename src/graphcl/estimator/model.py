@@ -17,8 +17,7 @@ from graphcl.encoders import EncoderFactory
 from graphcl.errors import GraphError, ParameterError, require, suggestion
 from graphcl.estimator.components import Components
 from graphcl.estimator.fitted import Fitted
-from graphcl.estimator.fitting import Task, fit
-from graphcl.estimator.health import Health
+from graphcl.estimator.fitting import Health, Task, fit
 from graphcl.estimator.inference import embed_chosen
 from graphcl.estimator.live import Live
 from graphcl.estimator.partitioned import PartitionedGraph, task_over_parts
@@ -107,7 +106,7 @@ class GraphCL(SklearnTransformer):
         mode_: whether the (first) graph was trained whole or sampled, and why.
         seconds_: how long training took.
         seed_: the seed that it was trained with.
-        health_: how the training went: a `graphcl.estimator.health.Health`, with the signs that it
+        health_: how the training went: a `graphcl.estimator.fitting.Health`, with the signs that it
             failed, if there are any.
     """
 

@@ -11,8 +11,7 @@ import numpy as np
 from scipy.cluster.vq import kmeans2, vq
 
 from graphcl.arrays import Array
-from graphcl.evaluation.nearest import nearest, unit_rows
-from graphcl.evaluation.unsupervised import by_size, sampled_rows
+from graphcl.evaluation.unsupervised import by_size, nearest, sampled_rows, unit_rows
 from graphcl.seeding import derive
 
 SAMPLE = 2000  # nodes that are compared with each other

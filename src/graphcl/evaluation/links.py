@@ -19,7 +19,7 @@ import scipy.sparse
 
 from graphcl.arrays import Array, blocks
 from graphcl.errors import GraphError, counted, require
-from graphcl.evaluation.nearest import unit_rows
+from graphcl.evaluation.unsupervised import unit_rows
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import Relation
 from graphcl.graphs.structural import follow_edges

@@ -15,7 +15,7 @@ from graphcl.estimator.fitted import Fitted
 from graphcl.files.atomic import whole_folder
 from graphcl.graphs.scaling import ColumnScaling
 from graphcl.runs import files as runs
-from graphcl.runs.results import read_result
+from graphcl.runs.files import read_result
 from graphcl.runs.versions import current_run
 from graphcl.version import package_version
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import RunError, import_extra, option
-from graphcl.evaluation.nearest import empty_index, unit_rows
+from graphcl.evaluation.unsupervised import empty_index, unit_rows
 from graphcl.files.atomic import check_new_file, check_new_folder, whole_file, whole_folder
 from graphcl.store.columns import Names
 

@@ -18,18 +18,23 @@ from graphcl.answers.grouping import cluster
 from graphcl.answers.inputs import shards_of_run
 from graphcl.arrays import Array
 from graphcl.errors import GraphError, RunError, option, require
-from graphcl.evaluation.nearest import EXACT_ROWS, nearest
 from graphcl.evaluation.probe import linear_probe
 from graphcl.evaluation.splits import Confusion, probe_confusion
-from graphcl.evaluation.unsupervised import effective_rank, mean_cosine, sampled_rows
+from graphcl.evaluation.unsupervised import (
+    EXACT_ROWS,
+    effective_rank,
+    mean_cosine,
+    nearest,
+    sampled_rows,
+)
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.reporting.channels import Ranking, read_ranking
 from graphcl.reporting.projection import NEIGHBOURS, principal, project, usable_method
 from graphcl.runs import files as runs
+from graphcl.runs.files import GraphFacts, read_answer_table, read_answers, read_result
 from graphcl.runs.nodes import describe_nodes, read_nodes, type_folder
-from graphcl.runs.results import GraphFacts, read_answer_table, read_answers, read_result
 from graphcl.runs.versions import current_run, run_root
 from graphcl.seeding import derive
 from graphcl.store.header import MASKS, read_store
@@ -70,7 +75,7 @@ class Contents:
     """Everything that the page shows, without markup.
 
     `assigned` is the group of each node, −1 for none; it is None if there are no groups. `answers`
-    are the summaries of `graphcl.runs.results`, and that of the groups. `title` and `note` are the
+    are the summaries of `graphcl.runs.files`, and that of the groups. `title` and `note` are the
     sender's.
     """
 

@@ -29,8 +29,8 @@ from graphcl.reporting.channels import all_columns
 from graphcl.reporting.contents import AnyGraph, Contents, Sharded, gather, probe_scores
 from graphcl.reporting.sections import asset, fill, part, report
 from graphcl.runs import files as runs
+from graphcl.runs.files import GraphFacts
 from graphcl.runs.nodes import type_folder
-from graphcl.runs.results import GraphFacts
 from graphcl.tabular.originals import Original, originals
 from graphcl.tabular.preparation import CATEGORY, TEXT
 from graphcl.version import versions

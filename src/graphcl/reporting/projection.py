@@ -12,7 +12,7 @@ import numpy as np
 
 from graphcl.arrays import Floats, Integers
 from graphcl.errors import MissingExtraError, option, require
-from graphcl.evaluation.nearest import unit_rows
+from graphcl.evaluation.unsupervised import unit_rows
 from graphcl.seeding import derive
 
 METHODS = ("umap", "pca")

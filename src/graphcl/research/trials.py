@@ -38,8 +38,8 @@ from graphcl.research.systems.system import (
     silent,
 )
 from graphcl.runs import files as runs
+from graphcl.runs.files import BaselineResult, GraphFacts
 from graphcl.runs.nodes import describe_nodes, write_nodes
-from graphcl.runs.results import BaselineResult, GraphFacts
 from graphcl.settings import PROBE_STEPS
 from graphcl.version import versions
 

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from graphcl.answers.evidence import embedding_parts
+from graphcl.answers.evidence import Learned, embedding_parts, learn
 from graphcl.answers.labels import KnownLabels, known_labels
-from graphcl.answers.learning import Learned, learn
 from graphcl.answers.linking import ModelScores
 from graphcl.answers.pair_scores import CosineScores
 from graphcl.answers.reasons import explain
@@ -21,7 +20,7 @@ from graphcl.arrays import Array
 from graphcl.errors import GraphError, RunError
 from graphcl.estimator import GraphCL
 from graphcl.estimator.live import Live, NoSuchNodeError
-from graphcl.evaluation.nearest import EXACT_ROWS, unit_rows
+from graphcl.evaluation.unsupervised import EXACT_ROWS, unit_rows
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.edges import reverse_order
 from graphcl.graphs.graph import Graph

@@ -30,6 +30,7 @@ from graphcl.graphs.nodes import Nodes
 from graphcl.reporting.page import drift_page
 from graphcl.runs import files as runs
 from graphcl.runs import versions
+from graphcl.runs.files import GraphFacts, read_result
 from graphcl.runs.nodes import (
     RELATIONS,
     describe_nodes,
@@ -37,7 +38,6 @@ from graphcl.runs.nodes import (
     type_folder,
     write_nodes,
 )
-from graphcl.runs.results import GraphFacts, read_result
 from graphcl.store.writer import StoreWriter
 from graphcl.tabular.preparation import ARRAYS, FILE, write_preparation
 from graphcl.tabular.times import age_of
