@@ -33,7 +33,7 @@ from graphcl.answers.grouping import cluster as group_nodes
 from graphcl.datasets import graph_files, read_gallery_graph
 from graphcl.devices import resolve_device
 from graphcl.errors import TrainingWarning
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.files.atomic import write_whole
 from graphcl.graphs.graph import Graph
 

@@ -32,7 +32,7 @@ from benchmarks import rows
 from graphcl.datasets import load_dataset
 from graphcl.datasets.synthetic import synthetic_graph
 from graphcl.distributed import group
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.graphs.graph import Graph
 from graphcl.memory import peak_resident_bytes
 from graphcl.recipes import Recipe

@@ -25,7 +25,7 @@ from graphcl.answers.linking import evaluate_links
 from graphcl.datasets import graph_files, read_gallery_graph
 from graphcl.devices import resolve_device
 from graphcl.errors import TrainingWarning
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.files.atomic import write_whole
 
 GRAPHS = (

@@ -41,7 +41,7 @@ from benchmarks import rows
 from benchmarks.live_service import Load, Service, one_by_one, percentiles
 from benchmarks.store import FEATURES, PeakMemory, build
 from graphcl.datasets.synthetic import synthetic_graph
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.exporting.vectors import batches, write_vectors
 from graphcl.files.atomic import write_whole
 from graphcl.graphs.graph import Graph

@@ -25,7 +25,7 @@ import torch
 
 from benchmarks.rows import append, provenance
 from graphcl.datasets.synthetic import synthetic_graph
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.partitioned.boundary import outside
 from graphcl.store.header import ORDERS, read_store
 from graphcl.store.reader import Part, open_part

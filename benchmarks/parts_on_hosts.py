@@ -37,8 +37,8 @@ from benchmarks.rows import append, provenance, read
 from graphcl.datasets.synthetic import synthetic_graph
 from graphcl.distributed import ALONE, group
 from graphcl.encoders import LayeredEncoder
-from graphcl.estimator import GraphCL
 from graphcl.estimator.fitted import Fitted
+from graphcl.estimator.model import GraphCL
 from graphcl.graphs.relation import EDGE, NODE
 from graphcl.partitioned import boundary, inference
 from graphcl.partitioned.boundary import Wire, open_own_part

@@ -26,7 +26,7 @@ from graphcl.datasets import load_dataset
 from graphcl.devices import peak_memory_bytes, reset_peak_memory, resolve_device
 from graphcl.encoders import build_encoder
 from graphcl.errors import TrainingError
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.evaluation.logistic import multilabel_probe
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.tensors import graph_tensors

@@ -114,7 +114,7 @@ def run(options: argparse.Namespace) -> None:
 def train(path: Path, seed: int, out: Path, device: str) -> None:
     """Writes the embeddings of a graph, and the recipe beside them."""
     from graphcl.datasets import read_gallery_graph
-    from graphcl.estimator import GraphCL
+    from graphcl.estimator.model import GraphCL
 
     warnings.simplefilter("ignore")
     try:

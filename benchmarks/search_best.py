@@ -29,7 +29,7 @@ from benchmarks.batched_probe import accuracies
 from benchmarks.search import Search, score
 from graphcl.devices import resolve_device
 from graphcl.errors import GraphCLError
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.files.atomic import write_whole
 from graphcl.recipes import load_recipe
 

@@ -19,7 +19,7 @@ import torch
 from benchmarks import rows
 from benchmarks.rivals import dense_training
 from graphcl.datasets import load_dataset
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.graphs.graph import Graph
 from graphcl.recipes import Recipe, load_recipe
 

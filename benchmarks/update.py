@@ -47,7 +47,7 @@ from benchmarks import rows
 from benchmarks.update_page import page
 from graphcl.datasets import load_dataset
 from graphcl.datasets.synthetic import synthetic_graph
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.files.atomic import sync, write_whole
 from graphcl.graphs.graph import Graph
 from graphcl.runs.files import read_embeddings

@@ -39,7 +39,7 @@ import graphcl
 from benchmarks import rows
 from benchmarks.live_service import Service, percentiles
 from benchmarks.update import WINDOW, links, own_bytes
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.graphs.graph import Graph
 from graphcl.runs.files import read_embeddings
 from graphcl.runs.versions import VERSIONS, current_number

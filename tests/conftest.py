@@ -30,7 +30,7 @@ if not torch.cuda.is_available():
 
 from hypothesis import HealthCheck, settings
 
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.evaluation import probe
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph

@@ -24,7 +24,7 @@ from graphcl.distributed import (
     sum_gradients,
 )
 from graphcl.embedding import embed_graph
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.graphs.tensors import prepare
 from graphcl.kernels.adjacency import Adjacency, mean_pool
 from graphcl.losses import nt_xent

@@ -9,7 +9,7 @@ import torch
 from graphcl.embedding import embed, embed_graph
 from graphcl.encoders import build_encoder
 from graphcl.errors import GraphError, ParameterError
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.graphs.collection import training_subgraph
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import graph_tensors

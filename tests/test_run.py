@@ -11,7 +11,7 @@ import pytest
 import graphcl
 from graphcl.cli.main import run as command
 from graphcl.errors import GraphError, ParameterError, RunError
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.graphs.graph import Graph
 from graphcl.run import Run
 

@@ -18,7 +18,7 @@ import pytest
 import yaml
 from torch.distributed.run import get_args_parser
 
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.partitioned.embeddings import open_shards
 from graphcl.tabular.build import build_store
 from tests.cli.conftest import arrays_of

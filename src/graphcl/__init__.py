@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from graphcl.answers.similar import neighbors
     from graphcl.datasets import load_dataset
     from graphcl.errors import GraphCLError
-    from graphcl.estimator import GraphCL
+    from graphcl.estimator.model import GraphCL
     from graphcl.estimator.transformer import probe_scorer
     from graphcl.evaluation.probe import linear_probe
     from graphcl.graphs.collection import GraphCollection
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # import, and `graphcl --help` needs neither.
 _HOMES = {
     "Graph": "graphcl.graphs.graph",
-    "GraphCL": "graphcl.estimator",
+    "GraphCL": "graphcl.estimator.model",
     "GraphCLError": "graphcl.errors",
     "GraphCollection": "graphcl.graphs.collection",
     "Recipe": "graphcl.recipes",

@@ -8,7 +8,7 @@ load the run, pass the class again or register it.
 Nothing here imports torch, so recipes are read, and their names checked, without it.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
@@ -22,7 +22,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Registry(Collection[str]):
+class Registry(Iterable[str]):
     """The known parts of one kind.
 
     Args:
@@ -54,9 +54,6 @@ class Registry(Collection[str]):
 
     def __contains__(self, name: object) -> bool:
         return name in self._places or name in list(self)  # entry points are slow to list
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)  # `list` would ask for the length
 
     def get(self, name: str) -> Any:
         """Returns the part called `name`.

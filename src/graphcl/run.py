@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # each is imported by the answer that needs it
     from graphcl.answers.linking import LinkEvaluation, Links
     from graphcl.answers.predicted import Estimates, Predictions
     from graphcl.answers.similar import Neighbours
-    from graphcl.estimator import GraphCL
+    from graphcl.estimator.model import GraphCL
     from graphcl.graphs.graph import Graph
     from graphcl.graphs.relation import Relation
     from graphcl.opening import AnyGraph
@@ -140,7 +140,7 @@ class Run:
         return self._once("model", lambda _: self._new_model())  # type: ignore[no-any-return]
 
     def _new_model(self, verbose: bool | None = None) -> "GraphCL":
-        from graphcl.estimator import GraphCL
+        from graphcl.estimator.model import GraphCL
 
         return GraphCL.load(self.folder, device=self.device).set_params(verbose=verbose)
 

@@ -205,8 +205,8 @@ def _perturbed(
         draws = Draws(
             rate,
             perturbation.feature_rate(sender),
-            _edge_stream(seed, edges.direction.relation),
-            _feature_stream(seed, sender),
+            _stream(seed, "edges", *edges.direction.relation),
+            _stream(seed, "features", sender),
             edges.within,
             edges.order,
         )
@@ -234,17 +234,14 @@ def _perturbed(
     if waiting:
         none = table.nodes[:0]
         alone = Family(table.nodes, none, none.float(), table.places, table.rows, none)
-        rate, stream = perturbation.feature_rate(name), _feature_stream(seed, name)
+        rate, stream = perturbation.feature_rate(name), _stream(seed, "features", name)
         gather_mean(x[name], alone, draws=Draws(0, rate, stream, stream), out=out, column=before)
     return out, shares
 
 
-def _edge_stream(seed: Seed, relation: tuple[str, str, str]) -> Keys:
-    return step_key(seed, "edges", *(() if relation == EDGE else relation))
-
-
-def _feature_stream(seed: Seed, node_type: str) -> Keys:
-    return step_key(seed, "features", *(() if node_type == NODE else (node_type,)))
+def _stream(seed: Seed, kind: str, *named: str) -> Keys:
+    """Returns the stream of draws of a relation or a type; those of plain graphs have no names."""
+    return step_key(seed, kind, *(() if named in (EDGE, (NODE,)) else named))
 
 
 def _shares(one: Children, keep: Tensor, dtype: torch.dtype) -> Shares:

@@ -40,7 +40,7 @@ import torch.distributed as dist
 from graphcl.devices import device_name, peak_memory_bytes, reset_peak_memory
 from graphcl.distributed import Share, any_of, from_rank, group, restarted
 from graphcl.errors import GraphError, InvalidInputError, RunError, TrainingEndedError, counted
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.estimator.partitioned import PartitionedGraph
 from graphcl.evaluation.failure import majority_sign
 from graphcl.evaluation.logistic import MultilabelResult
@@ -375,7 +375,7 @@ def _result(
         note=graph.note if isinstance(graph, GraphCollection) else "",
         effective_rank=health.effective_rank,
         mean_cosine=health.mean_cosine,
-        warnings=[sign.to_json() for sign in signs],
+        warnings=[asdict(sign) for sign in signs],
         class_names=classes,
     )
 

@@ -3,9 +3,11 @@ r"""Views: randomly perturbed versions of a graph, :math:`(\tilde X, \tilde A) \
 A perturbation never changes its input. Two calls with one generator give two independent draws.
 A perturbation of your own is any object that is called as ``perturbation(x, adjacency, generator)``
 and returns a view ``(x, adjacency)``; `Perturbation` is its type. It trains on whole graphs only.
+``PERTURBATIONS.register`` makes a factory known by name, for recipes and saved runs; it is called
+with ``edge_drop=`` and ``feature_drop=`` of the recipe.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -15,7 +17,6 @@ from torch import Tensor
 from graphcl.graphs.relation import Key
 from graphcl.kernels.adjacency import Adjacency
 from graphcl.kernels.features import Features
-from graphcl.registry import PERTURBATIONS
 from graphcl.settings import check_setting
 
 GPU_CHUNK = 1 << 24  # another value changes the draws of larger tables
@@ -36,14 +37,6 @@ class Perturbation(Protocol):
                 weight 0 for both directions of an edge.
             generator: on the device of `x`; all draws come from it.
         """
-
-
-def register_perturbation(name: str, factory: Callable[..., Perturbation]) -> None:
-    """Registers a perturbation of your own under a name, for recipes and saved runs.
-
-    `factory` is called with ``edge_drop=`` and ``feature_drop=`` of the recipe.
-    """
-    PERTURBATIONS.register(name, factory)
 
 
 def drop_edges(adjacency: Adjacency, edge_drop: float, generator: torch.Generator) -> Adjacency:

@@ -11,7 +11,7 @@ from graphcl.answers.evidence import EMBEDDING, Evidence
 from graphcl.answers.inputs import embeddings_of, ids_of
 from graphcl.cli.main import run
 from graphcl.errors import GraphError, RunError
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.evaluation.probe import standardiser
 from graphcl.partitioned.nodes import read_parts_nodes
 from graphcl.runs.files import weights_digest

@@ -6,7 +6,7 @@ import graphcl
 from graphcl.answers.linking import ModelScores, evaluate_links, links
 from graphcl.answers.pair_scores import RelationScores
 from graphcl.errors import GraphCLError, GraphError
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.evaluation.links import hold_out_edges
 from graphcl.evaluation.unsupervised import build_index, unit_rows
 from graphcl.graphs.graph import Graph

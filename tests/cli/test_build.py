@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 
 from graphcl.cli.main import run
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.graphs.graph import Graph
 from graphcl.runs.nodes import read_nodes
 

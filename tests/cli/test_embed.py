@@ -8,7 +8,7 @@ import pytest
 
 from graphcl.answers.evidence import EMBEDDING, Evidence
 from graphcl.cli.main import run
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.evaluation.probe import standardiser
 from graphcl.graphs.graph import Graph
 from graphcl.partitioned.embeddings import open_shards, type_shards

@@ -5,7 +5,7 @@ import pytest
 
 from graphcl.answers.linking import links
 from graphcl.cli.main import run
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.runs.files import read_answers
 from graphcl.settings import LINKS_BY
 from tests.cli.conftest import fails

@@ -9,7 +9,7 @@ import pytest
 from graphcl.cli.main import run
 from graphcl.datasets import load_dataset
 from graphcl.datasets.ppi import PREPARED_NOTE
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.evaluation.probe import linear_probe
 from tests.datasets.test_ppi import NODES, small_ppi
 

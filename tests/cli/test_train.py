@@ -12,7 +12,7 @@ import pytest
 from graphcl.cli.main import run
 from graphcl.cli.train import parse_bytes
 from graphcl.errors import ParameterError, RunError
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.evaluation.probe import linear_probe
 from graphcl.partitioned.embeddings import open_shards, type_shards
 from graphcl.tabular.build import build_store
@@ -453,7 +453,7 @@ def test_a_graph_without_labels(folder, arrays, capsys):
 
 
 def test_a_baselines_run_is_none_of_graphcls(dgi, capsys):
-    from graphcl.estimator import GraphCL
+    from graphcl.estimator.model import GraphCL
 
     with pytest.raises(RunError, match="a run of the baseline 'dgi'"):
         GraphCL.load(dgi)

@@ -17,15 +17,12 @@ import graphcl
 from examples.own_parts import DropColumns, NormedEncoder, Redundancy
 from graphcl.cli.main import run
 from graphcl.distributed import Share
-from graphcl.encoders import register_encoder
 from graphcl.errors import ParameterError, PartError, TrainingError
 from graphcl.estimator.components import Components
 from graphcl.graphs.tensors import prepare
-from graphcl.losses import register_loss
 from graphcl.recipes import load_recipe
 from graphcl.registry import ENCODERS, LOSSES, PERTURBATIONS
 from graphcl.training import loop
-from graphcl.views import register_perturbation
 from tests.encoders.test_layer import Everything
 
 OWN = {"encoder": NormedEncoder, "perturbation": DropColumns(0.4), "loss": Redundancy()}
@@ -146,9 +143,9 @@ def test_registered_names_serve_the_command_line(graph, tmp_path, monkeypatch, c
     named = ["--set", "encoder=normed", "--set", "perturbation=columns", "--set", "loss=twins"]
     assert run([*command, *named]) == 2
     assert "unknown encoder 'normed'; known: mean, residual" in capsys.readouterr().err
-    register_encoder("normed", NormedEncoder)
-    register_perturbation("columns", lambda *, edge_drop, feature_drop: DropColumns(feature_drop))
-    register_loss("twins", lambda *, temperature, precision: Redundancy(temperature))
+    ENCODERS.register("normed", NormedEncoder)
+    PERTURBATIONS.register("columns", lambda *, edge_drop, feature_drop: DropColumns(feature_drop))
+    LOSSES.register("twins", lambda *, temperature, precision: Redundancy(temperature))
     assert run([*command, *named, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["mi_bound"] is None
     assert run(["embed", "run", "--out", "z.npy"]) == 0
@@ -247,7 +244,7 @@ def test_a_fault_in_ones_own_part_is_its_own_by_name(graph, recipe, case):
 
 def test_on_the_command_line_such_a_fault_is_one_line_and_no_bug(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    register_perturbation("words", lambda *, edge_drop, feature_drop: adds_words)
+    PERTURBATIONS.register("words", lambda *, edge_drop, feature_drop: adds_words)
     command = ["train", "cora", "--set", "perturbation=words", "--set", "epochs=1"]
     assert run([*command, "--set", "dim=8", "--out", "run"]) == 2
     line = capsys.readouterr().err.splitlines()[-1]

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphcl.errors import GraphError, RunError
-from graphcl.estimator import GraphCL
 from graphcl.estimator.fitted import Alignment, align
+from graphcl.estimator.model import GraphCL
 from tests.conftest import random_graph
 
 

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphcl.errors import GraphError
-from graphcl.estimator import GraphCL, live
+from graphcl.estimator import live
+from graphcl.estimator.model import GraphCL
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.store.columns import Names

@@ -10,7 +10,7 @@ from torch_geometric.data import Data
 
 import graphcl
 from graphcl.errors import GraphCLError, GraphError, ParameterError, RunError, TrainingError
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.graphs.graph import Graph
 from tests.conftest import random_graph
 

@@ -9,7 +9,8 @@ import scipy.sparse
 
 from graphcl.distributed import ALONE, current_share
 from graphcl.errors import GraphError, ParameterError, StoreError
-from graphcl.estimator import GraphCL, fitting, partitioned
+from graphcl.estimator import fitting, partitioned
+from graphcl.estimator.model import GraphCL
 from graphcl.estimator.partitioned import PartitionedGraph
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.schema import EDGES

@@ -2,7 +2,7 @@ import numpy as np
 from sklearn.model_selection import GridSearchCV
 
 from graphcl import probe_scorer
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.research.tuning import ValidationScore
 from tests.conftest import random_graph
 

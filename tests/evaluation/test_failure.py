@@ -129,7 +129,7 @@ def test_nothing_is_said_of_what_cannot_be_judged():
 def test_a_sign_is_one_sentence_and_what_to_try():
     sign = loss_sign([5.0] * 9)
     assert str(sign) == f"{sign.message}. Try {sign.advice}."
-    assert sign.to_json() == {"name": "loss", "message": sign.message, "advice": sign.advice}
+    assert vars(sign) == {"name": "loss", "message": sign.message, "advice": sign.advice}
 
 
 @pytest.mark.parametrize("key", ["encoder", "feature_scaling"])

@@ -9,7 +9,7 @@ import safetensors.numpy
 
 from graphcl.cli.main import run
 from graphcl.errors import ParameterError, RunError
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.exporting.card import _plain, _scores, write_card
 from graphcl.graphs.graph import Graph
 from graphcl.run import Run

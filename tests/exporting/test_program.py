@@ -11,7 +11,7 @@ from torch import nn
 
 from graphcl.encoders import Layer, LayeredEncoder
 from graphcl.errors import MissingExtraError, ParameterError
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.exporting.program import GraphProgram, exported, write_program
 from graphcl.graphs.graph import Graph
 from tests.conftest import configured

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from graphcl.encoders import build_encoder
 from graphcl.errors import InvalidInputError, ParameterError, RecipeError
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.files.text import format_toml
 from graphcl.recipes import Recipe, load_recipe, recipe_names
 from graphcl.recipes.recipe import recipe_keys

@@ -7,7 +7,7 @@ import pytest
 import graphcl
 from graphcl.cli.main import run
 from graphcl.errors import ParameterError
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.graphs.graph import Graph
 from graphcl.partitioned.nodes import read_parts_nodes
 from graphcl.reporting import contents as module

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import graphcl
 from graphcl.errors import ParameterError, RunError
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.evaluation.drift import measure_drift
 from graphcl.graphs.graph import Graph
 from graphcl.reporting import page as page_module

@@ -7,7 +7,7 @@ import httpx
 import numpy as np
 import pytest
 
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.graphs.graph import Graph
 from graphcl.serving.app import build_app
 from graphcl.serving.current import Current

@@ -11,7 +11,7 @@ import pyarrow.ipc
 import pytest
 
 from graphcl.answers.linking import links as links_of
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.graphs.graph import Graph
 from graphcl.serving import app as module
 from graphcl.serving.pages import ADDRESSES

@@ -21,7 +21,7 @@ from graphcl.answers.prediction import predict
 from graphcl.answers.similar import neighbors
 from graphcl.cli.main import run
 from graphcl.errors import RunError
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.evaluation.unsupervised import build_index, unit_rows
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph

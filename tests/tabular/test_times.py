@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphcl.errors import GraphCLError, GraphError, ParameterError
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.graphs.collection import fingerprint
 from graphcl.tabular.build import build_store, check_tables, load_tables, open_prepared, read_tables
 from graphcl.tabular.options import TableOptions

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from graphcl.errors import ParameterError, RunError
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.files import atomic
 from graphcl.sampling import DRAWS
 from graphcl.training import Checkpoints

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.graphs.graph import Graph
 from graphcl.kernels.recording import CudaGraphStep
 from graphcl.recipes import load_recipe

@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from graphcl.errors import GraphError, ParameterError, TrainingError
-from graphcl.estimator import GraphCL
 from graphcl.estimator.components import Components
+from graphcl.estimator.model import GraphCL
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.schema import Schema
 from graphcl.recipes import load_recipe

@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.pipeline import Pipeline
 
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.training.loop import EpochMetrics, PartedMetrics, TrainingState
 from graphcl.training.progress import progress
 from tests.conftest import configured

@@ -11,7 +11,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from graphcl.errors import MissingExtraError, ParameterError
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.training.loop import EpochMetrics
 from graphcl.training.trackers import csv_log, parse_trackers, tensorboard_log, tracked
 from tests.conftest import random_graph

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import graphcl
 from graphcl.errors import GraphError, ParameterError, RunError
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.graphs.collection import fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.runs import versions

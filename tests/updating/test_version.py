@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import graphcl
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.files import patched
 from graphcl.graphs.graph import Graph
 from graphcl.runs import versions

@@ -52,7 +52,13 @@ def embeddings_of(source: Any, graph: Any, owner: str) -> Any:
 
         source = open_shards(Path(source))
     if hasattr(source, "shards"):
-        return _sharded(source, graph, owner)
+        from graphcl.partitioned.nodes import PartsNodes, check_same_build
+
+        if isinstance(graph, PartsNodes):
+            check_same_build(source, graph)
+        elif graph is not None:  # rows of shards are in the numbering of the parts
+            raise GraphError(f"{owner}: with shards, graph must be the path of the store in parts")
+        return source
     if hasattr(source, "transform") and not hasattr(source, "to_numpy"):  # no data frame
         if graph is None:
             raise GraphError(f"{owner}: a model needs the graph to embed; pass graph=")
@@ -64,16 +70,6 @@ def embeddings_of(source: Any, graph: Any, owner: str) -> Any:
     from graphcl.graphs.interchange import embedding_table
 
     return embedding_table(source, owner, None if graph is None else graph.num_nodes)
-
-
-def _sharded(source: Any, graph: Any, owner: str) -> Any:
-    from graphcl.partitioned.nodes import PartsNodes, check_same_build
-
-    if isinstance(graph, PartsNodes):
-        check_same_build(source, graph)
-    elif graph is not None:  # rows of shards are in the numbering of the parts
-        raise GraphError(f"{owner}: with shards, graph must be the path of the store in parts")
-    return source
 
 
 def ids_of(graph: Any, z: Any) -> Any:

@@ -127,7 +127,7 @@ def evaluate(
     config = runs.read_config(run, baselines=True)
     known = {**config.recipe, **config.settings, **changed}
     sign = majority_sign(report, known, config.method or "graphcl")
-    report["warnings"] = [sign.to_json()] if sign else []
+    report["warnings"] = [asdict(sign)] if sign else []
     if note := getattr(loaded, "note", ""):  # of several graphs, on every score of them
         report["note"] = note
         text += f"\nnote: {note}"
@@ -139,7 +139,7 @@ def _trainings(
     run: Path, graph: "AnyGraph", source: str, changed: dict[str, str]
 ) -> tuple[Callable[..., list[dict[str, Any]]], int]:
     """Returns a function that repeats the run's training with `changed` settings, and its seed."""
-    from graphcl.estimator import GraphCL
+    from graphcl.estimator.model import GraphCL
     from graphcl.research import dataset_of, find_system, repeat_method
 
     config = runs.read_config(run, baselines=True)

@@ -185,7 +185,7 @@ def train(
     # What is misspelt has been said by now: only what follows waits for torch.
     from graphcl.devices import device_name, resolve_device
     from graphcl.distributed import local_device
-    from graphcl.estimator import GraphCL
+    from graphcl.estimator.model import GraphCL
     from graphcl.estimator.partitioned import PartitionedGraph
     from graphcl.training.checkpoints import Pace
     from graphcl.training.trackers import parse_trackers

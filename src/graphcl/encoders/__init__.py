@@ -2,7 +2,8 @@ r"""Encoders: :math:`f(X, A) = H`, one embedding per node.
 
 An encoder is a module that is called as ``encoder(x, adjacency) -> h``. An encoder that states its
 layers (`LayeredEncoder`) works everywhere; any other module only works on whole graphs. Both are
-built by ``factory(num_features, dim=, layers=, generator=)``; `ENCODERS` has the factories by name.
+built by ``factory(num_features, dim=, layers=, generator=)``; `ENCODERS` has the factories by name,
+and `ENCODERS.register` makes one of your own known, for recipes and saved runs.
 """
 
 from typing import Any, Protocol
@@ -24,7 +25,6 @@ __all__ = [
     "SideBySide",
     "build_encoder",
     "glorot",
-    "register_encoder",
     "stated_layers",
 ]
 
@@ -43,11 +43,6 @@ class EncoderFactory(Protocol):
             layers: L.
             generator: a CPU generator; the weights depend on nothing else.
         """
-
-
-def register_encoder(name: str, factory: EncoderFactory) -> None:
-    """Registers an encoder of your own under a name, for recipes and saved runs."""
-    ENCODERS.register(name, factory)
 
 
 def build_encoder(

@@ -230,13 +230,17 @@ class Fitted:
         except RuntimeError:
             named = runs.CONFIG if schema.is_plain else runs.SCHEMA
             raise RunError(f"{folder / runs.MODEL}: its weights do not fit {named}") from None
-        history, seconds = read_history(folder)
+        try:
+            history = [metrics_of(line) for line in runs.read_metrics(folder)]
+        except TypeError as error:
+            raise RunError(f"{folder / runs.METRICS}: damaged ({error})") from None
         word, turned = components.recipe.feature_scaling, folder / runs.ALIGNMENT
         with _named(folder / runs.SCALING):
             kept = read_tensors(folder / runs.SCALING) if word == "auto" else {}
             scaling = Scaling.read(word, schema, kept)
         with _named(turned):
             alignment = Alignment.from_tensors(read_tensors(turned)) if turned.exists() else None
+        seconds = history[-1].seconds if history else 0.0
         about: Any = {"seconds": seconds, "alignment": alignment}
         return cls(components, encoder, schema, scaling, seed, history, **about)
 
@@ -254,19 +258,6 @@ FITTED: dict[str, Callable[[Fitted], Any]] = {
     "seed_": lambda fitted: fitted.seed,
     "health_": lambda fitted: fitted.health,
 }
-
-
-def read_history(folder: Path) -> tuple[list[EpochMetrics], float]:
-    """Returns the epochs of a run, and how long they took.
-
-    Raises:
-        RunError: `metrics.jsonl` is damaged.
-    """
-    try:
-        history = [metrics_of(line) for line in runs.read_metrics(folder)]
-    except TypeError as error:
-        raise RunError(f"{folder / runs.METRICS}: damaged ({error})") from None
-    return history, history[-1].seconds if history else 0.0
 
 
 @contextmanager

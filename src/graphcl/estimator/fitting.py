@@ -8,7 +8,6 @@ that has grown since.
 import copy
 import math
 import sys
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -116,6 +115,9 @@ def fit(
 ) -> None:
     """Trains, brings the parts of embeddings to one size, and looks at how it went.
 
+    The encoder becomes the model's when the first step begins. Interrupted, the model keeps the
+    weights it has reached; where training fails, it stays as it was.
+
     Args:
         model: the estimator.
         task: what is trained.
@@ -132,7 +134,29 @@ def fit(
     if speaks:
         lines = [f"mode {mode.name}: {mode.reason}", *fitted.describe()]
         print("\n".join(lines), file=sys.stderr, flush=True)
-    _train(model, task, saved=saved, checkpoints=checkpoints, speaks=bar, on_epoch=on_epoch)
+    before, recipe = model._fitted, fitted.components.recipe
+
+    def begin(state: TrainingState) -> None:
+        if saved:
+            saved.restore(state)
+        fitted.history, fitted.seconds = list(state.history), state.seconds
+        model._fitted = fitted  # from here on an interrupt leaves the weights reached
+
+    try:
+        _train(
+            task,
+            speaks=bar,
+            epochs=recipe.epochs,
+            steps=recipe.steps,
+            seed=fitted.seed,
+            begin=begin,
+            on_step=checkpoints or (lambda _: None),
+            on_epoch=on_epoch,
+        )
+    except (GraphCLError, torch.OutOfMemoryError) as error:
+        if not isinstance(error, RunError):  # a full disk spoils no weights
+            model._fitted = before
+        raise
     features = task.features()
     turn(fitted.encoder, features, fitted.seed)
     _complete(task, features)
@@ -156,61 +180,51 @@ def _complete(task: Task, features: Sample) -> None:
 
 
 def _train(
-    model: Any,
     task: Task,
     *,
-    saved: Saved | None,
-    checkpoints: Checkpoints | None,
     speaks: bool,
-    on_epoch: Callable[[EpochMetrics], object],
+    seed: int,
+    begin: Callable[[TrainingState], None] = lambda _: None,
+    on_step: Callable[[TrainingState], object] = lambda _: None,
+    on_epoch: Callable[[EpochMetrics], object] = lambda _: None,
+    **length: int,
 ) -> None:
-    """Trains the encoder, which becomes the model's when the first step begins.
+    """Trains the encoder of a task for so many `epochs` or `steps`, and keeps its history.
 
-    Interrupted, the model keeps the weights it has reached; where training fails, it stays as it
-    was.
+    Where it was trained before, its epochs and seconds go on.
     """
-    fitted = task.fitted
-    began = time.perf_counter() - (saved.about["seconds"] if saved else 0.0)
-    before, recipe = model._fitted, fitted.components.recipe
+    fitted, recipe = task.fitted, task.fitted.components.recipe
+    done = fitted.history[-1] if fitted.history else EpochMetrics(0, 0.0, 0.0, None, 0.0)
     with progress(speaks=speaks) as show:
 
-        def begin(state: TrainingState) -> None:
-            if saved:
-                saved.restore(state)
+        def restore(state: TrainingState) -> None:
+            begin(state)
             show.step(state)
-            fitted.history, fitted.seconds = list(state.history), state.seconds
-            model._fitted = fitted  # from here on an interrupt leaves the weights reached
-
-        def record(metrics: EpochMetrics) -> None:
-            fitted.history.append(metrics)
-            fitted.seconds = time.perf_counter() - began
-            show(metrics)
-            on_epoch(metrics)
 
         def after_step(state: TrainingState) -> None:
             show.step(state)
-            if checkpoints:
-                checkpoints(state)
+            on_step(state)
 
-        try:
-            train(
-                fitted.encoder,
-                task.source,
-                perturbation=task.perturbation,
-                loss=fitted.components.loss,
-                epochs=recipe.epochs,
-                steps=recipe.steps,
-                learning_rate=recipe.learning_rate,
-                weight_decay=recipe.weight_decay,
-                seed=fitted.seed,
-                restore=begin,
-                on_step=after_step,
-                on_epoch=record,
-            )
-        except (GraphCLError, torch.OutOfMemoryError) as error:
-            if not isinstance(error, RunError):  # a full disk spoils no weights
-                model._fitted = before
-            raise
+        def record(metrics: EpochMetrics) -> None:
+            fitted.seconds = done.seconds + metrics.seconds
+            later = replace(metrics, epoch=done.epoch + metrics.epoch, seconds=fitted.seconds)
+            fitted.history.append(later)
+            show(metrics)
+            on_epoch(metrics)
+
+        train(
+            fitted.encoder,
+            task.source,
+            perturbation=task.perturbation,
+            loss=fitted.components.loss,
+            learning_rate=recipe.learning_rate,
+            weight_decay=recipe.weight_decay,
+            seed=seed,
+            restore=restore,
+            on_step=after_step,
+            on_epoch=record,
+            **length,
+        )
 
 
 def turn(encoder: nn.Module, features: Sample, seed: int) -> None:
@@ -349,28 +363,9 @@ def retrain(
     task = Task.of(again, [prepared], source, components.perturbation_of(graph), device=device)
     done = history[-1].epoch if history else 0
     seed = derive(fitted.seed, "retrain", done)  # other batches and views than before
-    began = time.perf_counter() - fitted.seconds
     if verbose:
         print(f"mode {mode.name}: {mode.reason}", file=sys.stderr, flush=True)
-    with progress(speaks=verbose) as show:
-
-        def record(metrics: EpochMetrics) -> None:
-            again.seconds = time.perf_counter() - began
-            history.append(replace(metrics, epoch=done + metrics.epoch, seconds=again.seconds))
-            show(metrics)
-
-        train(
-            encoder,
-            source,
-            perturbation=task.perturbation,
-            loss=components.loss,
-            epochs=count,
-            learning_rate=recipe.learning_rate,
-            weight_decay=recipe.weight_decay,
-            seed=seed,
-            on_step=show.step,
-            on_epoch=record,
-        )
+    _train(task, speaks=verbose, epochs=count, seed=seed)
     _complete(task, task.features())
     return again
 

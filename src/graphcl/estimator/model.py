@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ParamSpec, Self, overload
+from typing import Any, ParamSpec, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,6 @@ from graphcl.training.modes import Mode
 from graphcl.views import Perturbation
 
 Rows = npt.NDArray[np.float32]
-Several = GraphCollection | list[Any] | tuple[Any, ...]
 
 P = ParamSpec("P")
 
@@ -173,11 +172,6 @@ class GraphCL(SklearnTransformer):
         super().set_params(**params)
         return self
 
-    def changed_keys(self) -> dict[str, Any]:
-        """Returns the keys of the recipe that keywords set, or `settings`."""
-        given = {key: self.settings.get(key, getattr(self, key, None)) for key in recipe_keys()}
-        return {key: value for key, value in given.items() if value is not None}
-
     def complete_recipe(self, begun: Mapping[str, Any] | None = None) -> Recipe:
         """Returns the recipe with this estimator's keywords laid over it.
 
@@ -188,7 +182,9 @@ class GraphCL(SklearnTransformer):
         return self._components(begun).recipe
 
     def _components(self, begun: Mapping[str, Any] | None = None) -> Components:
-        changed = self.changed_keys()
+        # What keywords set, or `settings`.
+        given = {key: self.settings.get(key, getattr(self, key, None)) for key in recipe_keys()}
+        changed = {key: value for key, value in given.items() if value is not None}
         own = {key: changed.pop(key, None) for key in ("encoder", "perturbation", "loss")}
         base = load_recipe(self.recipe)
         if begun is not None and self.recipe == "default":
@@ -279,18 +275,6 @@ class GraphCL(SklearnTransformer):
         perturbation = components.perturbation_of(graphs[0])
         return Task.of(fitted, prepared, source, perturbation, device=device, **about), saved
 
-    @overload
-    def transform(self, graph: Several) -> list[Rows]: ...
-    @overload
-    def transform(
-        self,
-        graph: Any,
-        *,
-        nodes: Any = ...,
-        rows: Any = ...,
-        scratch: Path | None = ...,
-        node_type: str | None = ...,
-    ) -> Rows: ...
     def transform(
         self,
         graph: Any,
@@ -350,10 +334,6 @@ class GraphCL(SklearnTransformer):
         several = node_type is None and not fitted.schema.is_plain
         return tables if several else next(iter(tables.values()))
 
-    @overload
-    def fit_transform(self, graph: Several, y: None = None) -> list[Rows]: ...
-    @overload
-    def fit_transform(self, graph: Any, y: None = None) -> Rows: ...
     def fit_transform(self, graph: Any, y: None = None) -> Any:
         """Trains on `graph` and returns the embeddings of its nodes, as `transform` does."""
         given = as_graphs(graph)

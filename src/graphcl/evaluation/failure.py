@@ -7,7 +7,7 @@ graphs that learned and those that collapsed, with room on both sides.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -81,10 +81,6 @@ class Sign:
     name: str
     message: str
     advice: str
-
-    def to_json(self) -> dict[str, str]:
-        """Returns the sign as results keep it."""
-        return asdict(self)
 
     def __str__(self) -> str:
         return f"{self.message}. Try {self.advice}."

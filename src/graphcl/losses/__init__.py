@@ -3,17 +3,18 @@
 A loss is called as ``loss(h_1, h_2)`` with the embeddings of a batch in both views and returns a
 scalar. Three attributes are optional: ``across(h_1, h_2, num_nodes=, share=)`` is needed to train
 in several processes, ``bound(value, num_nodes)`` is logged as `mi_bound`, and ``recordable = True``
-allows a GPU to record the training step.
+allows a GPU to record the training step. ``LOSSES.register`` makes a factory known by name, for
+recipes and saved runs; it is called with ``temperature=`` and ``precision=`` of the recipe.
 """
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
 from graphcl.losses.nt_xent import NTXent, nt_xent
 from graphcl.registry import LOSSES
 
-__all__ = ["LOSSES", "Loss", "NTXent", "nt_xent", "register_loss"]
+__all__ = ["LOSSES", "Loss", "NTXent", "nt_xent"]
 
 
 class Loss(Protocol):
@@ -26,11 +27,3 @@ class Loss(Protocol):
             h_1: embeddings in the first view, ``[M, dim]``.
             h_2: embeddings of the same nodes in the second view.
         """
-
-
-def register_loss(name: str, factory: Any) -> None:
-    """Registers a loss of your own under a name, for recipes and saved runs.
-
-    `factory` is called with ``temperature=`` and ``precision=`` of the recipe; it returns the loss.
-    """
-    LOSSES.register(name, factory)

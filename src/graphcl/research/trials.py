@@ -151,7 +151,7 @@ def train_baseline(
         note="" if isinstance(graph, Graph) else graph.note,
         effective_rank=effective_rank(z, seed=seed) if measured else None,
         mean_cosine=mean_cosine(z, seed=seed) if measured else None,
-        warnings=[sign.to_json()] if sign else [],
+        warnings=[asdict(sign)] if sign else [],
     )
     config = runs.RunConfig({}, name, about["settings"], seed=seed, origin=origin)
     with runs.new_run(out, overwrite=overwrite) as folder:

@@ -16,7 +16,7 @@ import torch
 
 from graphcl.arrays import Array
 from graphcl.errors import GraphError, RunError, TrainingError, import_extra
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.evaluation.splits import METRICS, metric_of, nodes_to_choose_by, validation_score
 from graphcl.files.atomic import write_whole
 from graphcl.graphs.collection import GraphCollection, labelled_nodes

@@ -355,7 +355,7 @@ def write_result(
         result["train_seconds"] = fitted.seconds
         if health is not None:
             result |= {"effective_rank": health.effective_rank, "mean_cosine": health.mean_cosine}
-            result["warnings"] = [sign.to_json() for sign in health.warnings]
+            result["warnings"] = [asdict(sign) for sign in health.warnings]
     runs.write_object(folder / runs.RESULT, result)
 
 

@@ -19,8 +19,8 @@ import torch
 
 from graphcl.datasets.synthetic import synthetic_graph
 from graphcl.devices import peak_memory_bytes, reset_peak_memory
-from graphcl.estimator import GraphCL
 from graphcl.estimator.components import Components
+from graphcl.estimator.model import GraphCL
 from graphcl.graphs.graph import Graph
 from graphcl.recipes import Recipe, load_recipe
 from graphcl.research.output import plot

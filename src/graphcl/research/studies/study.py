@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from graphcl.errors import GraphError, counted
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.graphs.graph import Graph
 from graphcl.recipes import Recipe, load_recipe, recipe_for
 from graphcl.research.output import Report, Table, plot, title_of

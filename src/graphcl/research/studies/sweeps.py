@@ -8,8 +8,8 @@ from itertools import product
 from typing import Any
 
 from graphcl.embedding import embed
-from graphcl.estimator import GraphCL
 from graphcl.estimator.components import Components
+from graphcl.estimator.model import GraphCL
 from graphcl.research.output import plot
 from graphcl.research.rows import Job, Row, Scoring, numbers
 from graphcl.research.studies.study import (
