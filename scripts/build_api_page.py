@@ -40,7 +40,7 @@ OTHERS = (
     ("graphcl.training", "EpochMetrics"),
     ("graphcl.estimator.fitting", "Health"),
     ("graphcl.evaluation.failure", "Sign"),
-    ("graphcl.estimator.live", "Live"),
+    ("graphcl.estimator.inference", "Live"),
     ("graphcl.updating.run", "Update"),
     ("graphcl.runs.versions", "Version"),
     ("graphcl.reporting.page", "Page"),

@@ -26,7 +26,6 @@ ELSEWHERE = {
     "cli/answers.py": "cli/test_predict.py",
     "encoders/paper.py": "encoders/test_encoders.py",
     "estimator/__init__.py": "test_public.py",
-    "estimator/inference.py": "estimator/test_sklearn.py",
     "settings.py": "recipes/test_recipe.py",
     "version.py": "test_public.py",
     "losses/__init__.py": "estimator/test_components.py",

@@ -10,8 +10,7 @@ if TYPE_CHECKING:
     from graphcl.answers.similar import neighbors
     from graphcl.datasets import load_dataset
     from graphcl.errors import GraphCLError
-    from graphcl.estimator.model import GraphCL
-    from graphcl.estimator.transformer import probe_scorer
+    from graphcl.estimator.model import GraphCL, probe_scorer
     from graphcl.evaluation.probe import linear_probe
     from graphcl.graphs.collection import GraphCollection
     from graphcl.graphs.graph import Graph
@@ -39,7 +38,7 @@ _HOMES = {
     "nt_xent": "graphcl.losses",
     "open_graph": "graphcl.opening",
     "predict": "graphcl.answers.prediction",
-    "probe_scorer": "graphcl.estimator.transformer",
+    "probe_scorer": "graphcl.estimator.model",
     "read_tables": "graphcl.tabular.build",
 }
 

@@ -64,7 +64,7 @@ from graphcl.runs.nodes import (
 from graphcl.training import Checkpoints, EpochMetrics
 from graphcl.training.checkpoints import Pace, StoppedError
 from graphcl.training.loop import PartedMetrics
-from graphcl.training.trackers import tracked
+from graphcl.training.progress import tracked
 from graphcl.version import versions
 
 LOCK = ".lock"
@@ -115,7 +115,7 @@ def train_run(
         overwrite: replace a run that is there.
         resume: go on from the last checkpoint, if there is one.
         interruption: asked after each step.
-        trackers: where epochs are logged; see `graphcl.training.trackers`.
+        trackers: where epochs are logged; see `graphcl.training.progress`.
         introduction: printed on stderr before training begins.
         patience: how long processes wait for each other; PyTorch's default if None.
 

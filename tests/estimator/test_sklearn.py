@@ -21,8 +21,7 @@ from torch_geometric.data import Data
 import graphcl
 from graphcl import probe_scorer
 from graphcl.errors import GraphError, ParameterError
-from graphcl.estimator.model import GraphCL
-from graphcl.estimator.transformer import NotFittedError
+from graphcl.estimator.model import GraphCL, NotFittedError
 from graphcl.graphs.graph import Graph
 from tests.conftest import random_collection, random_graph
 from tests.store.test_partition import typed_graph

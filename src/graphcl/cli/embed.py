@@ -255,7 +255,7 @@ def _new_rows(
         RunError: the file is not there, or is not understood.
     """
     from graphcl.estimator.fitted import Fitted
-    from graphcl.estimator.live import Live
+    from graphcl.estimator.inference import Live
     from graphcl.graphs.graph import Graph
     from graphcl.serving.requests import JSON, Bounds, Reader
     from graphcl.tabular.preparation import read_preparation

@@ -188,7 +188,7 @@ def train(
     from graphcl.estimator.model import GraphCL
     from graphcl.estimator.partitioned import PartitionedGraph
     from graphcl.training.checkpoints import Pace
-    from graphcl.training.trackers import parse_trackers
+    from graphcl.training.progress import parse_trackers
     from graphcl.training_run import train_run
 
     pace, trackers = Pace.parse(checkpoint_every), parse_trackers(log)

@@ -1,34 +1,51 @@
-"""Embeds a graph with what a training left; knows nothing of scikit-learn, which takes a second.
+"""Embeds a graph with what a training left, and nodes that a graph does not have yet.
+
+Nothing here knows scikit-learn, which takes a second to import.
 
 After a change of the graph, a layer of a node differs from what it was only near the change
 (`graphcl.graphs.changing`). Where the results of the layers below are kept, `embed_layer` computes
 each layer on these rows alone, and reads all others. Without them, two hops from a few nodes may be
 most of a graph. Rows have the bits that embedding the whole graph gives them.
+
+`Live` embeds new nodes in milliseconds, without rebuilding the graph: `grown_part` finds the few
+hundred nodes that matter. Of these, each layer is computed where it is needed, by the loops of
+`graphcl.embedding`. That is so little work that a second core only costs time, so one is used.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from graphcl.distributed import apart
 from graphcl.embedding import Chosen, embed, embed_graph
 from graphcl.encoders import Layer, LayeredEncoder
 from graphcl.errors import GraphError
 from graphcl.estimator.fitted import Fitted, say_clipped
+from graphcl.graphs.changing import Delta, EdgeDelta, NodeDelta, change_graph
+from graphcl.graphs.filling import filling_depth
 from graphcl.graphs.graph import Graph
+from graphcl.graphs.neighbourhood import GrownPart, Surroundings, grown_part, new_nodes
 from graphcl.graphs.nodes import Nodes
-from graphcl.graphs.relation import NODE
+from graphcl.graphs.relation import NODE, Key
+from graphcl.graphs.tensors import stored_features
+from graphcl.kernels.buffers import borrow
+from graphcl.kernels.features import UNIT
+from graphcl.kernels.stored_features import StoredFeatures, mean_of_neighbourhoods
 from graphcl.store.columns import Ids, table_rows
+from graphcl.tabular.times import has_age_alone
 from graphcl.training.progress import RowProgress
 
 LAYERWISE_NODES = 50_000  # above, inference on a GPU goes layer by layer in blocks of rows
+MOST_ROWS = 4096  # of a layer of new nodes; with more, several cores are faster
 
 Rows = npt.NDArray[np.float32]
+IntArray = npt.NDArray[np.int64]
 
 
 def embed_fitted(
@@ -227,3 +244,253 @@ def join_layers(
                 part = last if table is None else np.array(table[rows], np.float32)
                 z[:, columns] = beside.finish(torch.from_numpy(part).to(device), columns).cpu()
     return z if fitted.alignment is None else fitted.alignment.apply(z)
+
+
+class NoSuchNodeError(GraphError):
+    """No node of the graph has an id that was asked for."""
+
+
+class Live:
+    """A model beside a graph, ready to embed new nodes; build it with `GraphCL.live`.
+
+    It holds what does not depend on the new nodes: where ids are (16 bytes per node, made when a
+    text is first asked for), how features are scaled, the weights. It can be used by several
+    threads. A later `fit` of the model does not change it.
+
+    Of a graph with types, the new nodes are of one type.
+    """
+
+    def __init__(
+        self, fitted: Fitted, graph: Graph, device: torch.device, node_type: str | None = None
+    ) -> None:
+        self._ids: dict[str, Ids] = {}
+        self._fitted, self._device = fitted, device
+        fitted.schema.check(graph)
+        if node_type is None and len(graph.nodes) > 1:
+            named = ", ".join(graph.nodes)
+            raise GraphError(f"{graph.name}: of which type are new nodes? One of {named}")
+        node_type = graph.type(node_type or next(iter(graph.nodes))).name
+        self._around, self._weighted = Surroundings(graph), False
+        if fitted.schema.is_plain and graph.edge_weight is not None:
+            self._weighted = True
+            # As in `embed_graph`: if every weight is 1, edges have none.
+            if bool((graph.edge_weight == 1).all()):
+                graph = graph.replace(edge_weight=None)
+        self.graph, self.nodes = graph, graph.nodes[node_type]
+        encoder: Any = fitted.encoder.to(device).eval()
+        plain = fitted.schema.is_plain and isinstance(encoder, LayeredEncoder)
+        self._layers = [level[NODE] for level in encoder.embedding_levels()] if plain else []
+
+    def rows_of(
+        self, nodes: Any = None, node_type: str | None = None, *, rows: Any = None
+    ) -> IntArray:
+        """Returns the rows of nodes of the graph by id; or `rows` themselves, checked.
+
+        `node_type` says of which type they are; None is that of the new nodes.
+
+        Raises:
+            GraphError: no node has an id, or a number is out of range.
+        """
+        own = self.graph.nodes[node_type or self.nodes.name]
+        if own.name not in self._ids:
+            listed: Any = own.num_nodes if own.node_ids is None else own.node_ids
+            self._ids[own.name] = Ids(listed, kept=True)
+        owner = self.graph.name if self._fitted.schema.is_plain else own.name
+        found = self._ids[own.name].chosen(nodes, rows, owner, NoSuchNodeError)
+        if not isinstance(found, np.ndarray):
+            raise GraphError(f"{owner}: neighbours are a list of ids; rows, of row numbers")
+        return found
+
+    def neighbours_of(self, texts: Sequence[Any]) -> dict[tuple[Key, bool], list[Any]]:
+        """Returns the other ends of a new node's edges, by relation and whether it is the target.
+
+        Args:
+            texts: ``RELATION/ID``; or an id alone, if the type is in one relation, which may have a
+                slash in it. ``<RELATION/ID`` is an edge towards the new node, of a directed
+                relation within its type.
+
+        Raises:
+            GraphError: there is no such relation, or it is not clear which is meant.
+        """
+        own = {key: one for key, one in self.graph.relations.items() if self.nodes.name in key[::2]}
+        known = {text for key in self.graph.relations for text in (key[1], ":".join(key))}
+        found: dict[tuple[Key, bool], list[Any]] = {}
+        for text in texts:
+            said, slash, name = str(text).partition("/")
+            towards, relation = said.startswith("<"), said.removeprefix("<")
+            if not slash or (len(own) == 1 and relation not in known):
+                if len(own) != 1:
+                    named = ", ".join(f"{key[1]}/{text}" for key in own) or "none"
+                    raise GraphError(f"embed_new: by which relation is {text!r} linked? {named}")
+                relation, name, towards = next(iter(own))[1], str(text), False
+            key = self.graph.relation(relation).key
+            if key not in own:
+                raise GraphError(f"embed_new: {relation} does not join {self.nodes.name} nodes")
+            if own[key].edge_features is not None and not has_age_alone(own[key]):
+                raise GraphError(
+                    f"embed_new: edges of {relation} have features; such a node joins by update"
+                )
+            within = key[0] == key[2]
+            towards = towards if within else key[2] == self.nodes.name
+            found.setdefault((key, towards), []).append(name)
+        return found
+
+    def _embed_typed(
+        self, features: Any, neighbours: list[Any], edges: Any, weights: list[Any] | None
+    ) -> Rows:
+        """Returns the embeddings of new nodes of a type, in the grown part of the graph."""
+        if edges is not None and len(edges):
+            raise GraphError("embed_new: new nodes of a graph with types have no edges among them")
+        features = np.atleast_2d(np.asarray(features, np.float32))
+        own, count = self.nodes, len(features)
+        width = own.num_features
+        if features.ndim != 2 or features.shape[1] != width:
+            raise GraphError(f"embed_new: features must be [n, {width}]; got {features.shape}")
+        near: dict[str, list[int]] = {own.name: []}
+        ends: dict[Key, dict[tuple[int, int, bool], float]] = {}
+        for place, texts in enumerate(neighbours):
+            of = [1.0] * len(texts) if weights is None else list(weights[place])
+            if len(of) != len(texts):
+                raise GraphError("embed_new: weights must be as many as neighbours, of each node")
+            for text, weight in zip(texts, of, strict=True):
+                ((key, towards), names) = next(iter(self.neighbours_of([text]).items()))
+                other = key[0] if towards else key[2]
+                row = int(self.rows_of(np.array(names, object), other)[0])
+                near.setdefault(other, []).append(row)
+                listed, edge = ends.setdefault(key, {}), (place, row, towards)
+                listed[edge] = listed.get(edge, 0) + weight
+        schema, encoder = self._fitted.schema, self._fitted.encoder
+        assert isinstance(encoder, LayeredEncoder)
+        hops = len(encoder.levels()) - 1 + filling_depth(schema)
+        wanted = {name: np.unique(rows).astype(np.int64) for name, rows in near.items()}
+        if not len(wanted[own.name]):  # one of the type has to be there, for new ones to join
+            wanted[own.name] = np.zeros(1, np.int64)
+        part, rows = self._around.within(wanted, hops)
+        first = part.nodes[own.name].num_nodes
+        joined = {}
+        for key, listed in ends.items():
+            pairs = np.empty((len(listed), 2), np.int64)
+            for at, (place, row, towards) in enumerate(listed):
+                there = int(np.searchsorted(rows[key[0] if towards else key[2]], row))
+                pairs[at] = (there, first + place) if towards else (first + place, there)
+            weighted = self.graph.relations[key].edge_weight is not None
+            if weights is not None and not weighted:
+                raise GraphError(f"embed_new: edges of {key[1]} have no weights; leave them out")
+            given = np.array([*listed.values()], np.float32) if weighted else None
+            new_edges = np.zeros((len(pairs), 1), np.float32)  # of no age
+            aged = self.graph.relations[key].edge_features is not None
+            joined[key] = EdgeDelta(pairs, given, new_edges if aged else None)
+        new = NodeDelta(count, None if own.x is None else features)
+        grown = change_graph(part, Delta({own.name: new}, joined)).graph
+        new_rows = {own.name: np.arange(first, first + count)}
+        return embed_fitted(self._fitted, grown, new_rows, device=self._device)[own.name]
+
+    def embed_new(
+        self,
+        features: Any,
+        neighbours: Any = None,
+        *,
+        rows: Any = None,
+        edges: Any = None,
+        weights: Any = None,
+    ) -> Rows:
+        """Returns the embeddings of new nodes, as `GraphCL.embed_new` describes."""
+        if (neighbours is None) == (rows is None):
+            raise GraphError("embed_new: give neighbours, which are ids, or rows, their numbers")
+        single, plain = np.ndim(features) == 1, self._fitted.schema.is_plain
+        given = None if weights is None else _lists(weights, single=single, what="weights")
+        if rows is not None and not plain:
+            raise GraphError("embed_new: in a graph with types, neighbours are RELATION/ID")
+        lists = _lists(neighbours if rows is None else rows, single=single, what="neighbours")
+        if plain:
+            by = "nodes" if rows is None else "rows"
+            lists = [self.rows_of(**{by: some}) for some in lists]
+        embed = self._embed_plain if plain else self._embed_typed
+        z = embed(features, lists, edges, given)
+        return z[0] if single else z
+
+    def _embed_plain(
+        self, features: Any, near: list[IntArray], edges: Any, given: list[Any] | None
+    ) -> Rows:
+        """Returns the embeddings of new nodes of a plain graph; `near` has their neighbours."""
+        new = new_nodes(self.graph, features, near, edges=edges, weights=given)
+        if new.weight is not None and not self._weighted:
+            raise GraphError(
+                f"embed_new: edges of {self.graph.name} have no weights; leave them out"
+            )
+        if not self._layers:  # how far such an encoder looks is not known
+            return self._embed_last(grown_part(self.graph, new, None).graph, len(new))
+        part = grown_part(self.graph, new, len(self._layers))
+        few = max(map(len, part.levels)) <= MOST_ROWS
+        plain = isinstance(part.graph.x, np.ndarray) and part.graph.edge_weight is None
+        if not (few and plain and self._device.type == "cpu"):
+            return self._embed_last(part.graph, len(new))
+        encoder, alignment = self._fitted.encoder, self._fitted.alignment
+        assert isinstance(encoder, LayeredEncoder)
+        x = stored_features(part.graph.x, feature_scaling=self._fitted.scaling.nodes[NODE])
+        with torch.no_grad(), _one_thread():
+            z: Rows = _encode(encoder, self._layers, x, part).numpy()
+        return z if alignment is None else alignment.apply(z)
+
+    def _embed_last(self, graph: Graph, number: int) -> Rows:
+        """The plain way: the same embeddings by the loops that serve any graph."""
+        last = {NODE: np.arange(graph.num_nodes - number, graph.num_nodes)}
+        return embed_fitted(self._fitted, graph, last, device=self._device)[NODE]
+
+
+def _lists(given: Any, *, single: bool, what: str) -> list[Any]:
+    """Returns one list per new node."""
+    if single:
+        return [given]
+    several = isinstance(given, Sequence | np.ndarray) and not isinstance(given, str)
+    if not several or any(np.ndim(some) != 1 for some in given):
+        raise GraphError(f"embed_new: {what} must be one list per node")
+    return list(given)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Lets PyTorch use one core: to wake another takes longer than these products."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _encode(
+    encoder: LayeredEncoder, layers: Sequence[Layer], x: StoredFeatures, part: GrownPart
+) -> Tensor:
+    """Returns the embeddings of the new nodes, which are the last rows of the part."""
+    graph, new = part.graph, torch.from_numpy(part.levels[-1])
+    indptr, indices = borrow(graph.indptr), borrow(graph.indices)
+    beside, h, place = encoder.beside, x, None
+    out = torch.empty(len(new), encoder.width)
+    if beside is not None and (columns := beside.columns(None)) is not None:
+        own = _product(x.rows(new), beside.projection)[: len(new)]
+        out[:, columns] = beside.finish(own, columns)
+    result = torch.empty(0)
+    for number, (layer, level) in enumerate(zip(layers, part.levels, strict=True)):
+        nodes = torch.from_numpy(level)
+        block = _product(mean_of_neighbourhoods(h, indptr, indices, nodes, place), layer.pooled)
+        if layer.own is not None:
+            block += _product(h.rows(nodes if place is None else place[nodes]), layer.own)
+        # With the rows that `_product` has added, so that ELU computes all in whole vectors.
+        result = layer.finish(block, inplace=True)[: len(nodes)]
+        if beside is not None and (columns := beside.columns(number)) is not None:
+            out[:, columns] = beside.finish(result[len(nodes) - len(new) :], columns)
+        h = StoredFeatures(result)
+        place = torch.zeros(graph.num_nodes, dtype=torch.int64)
+        place[nodes] = torch.arange(len(nodes))
+    return result if beside is None else out
+
+
+def _product(rows: Tensor, weight: Tensor) -> Tensor:
+    """Returns rows @ weight with rows of zeros added up to a multiple of `UNIT`.
+
+    BLAS has other loops for a single row and for the last rows of a table.
+    """
+    padded = rows.new_zeros(len(rows) + -len(rows) % UNIT, rows.shape[1])
+    padded[: len(rows)] = rows
+    return padded @ weight

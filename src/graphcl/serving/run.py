@@ -18,7 +18,7 @@ from graphcl.answers.reasons import explain
 from graphcl.answers.similar import nearest_without, stored_index
 from graphcl.arrays import Array
 from graphcl.errors import GraphError, RunError
-from graphcl.estimator.live import Live, NoSuchNodeError
+from graphcl.estimator.inference import Live, NoSuchNodeError
 from graphcl.estimator.model import GraphCL
 from graphcl.evaluation.unsupervised import EXACT_ROWS, unit_rows
 from graphcl.graphs.collection import GraphCollection

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphcl.errors import GraphError
-from graphcl.estimator import live
+from graphcl.estimator import inference
 from graphcl.estimator.model import GraphCL
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
@@ -210,7 +210,7 @@ def test_many_new_nodes_at_once(monkeypatch):
     graph = small(x, edges)
     model = fitted(graph, recipe="default", dim=40)
     expected = model.embed_new(x[NODES:], neighbours, graph=graph, edges=among)
-    monkeypatch.setattr("graphcl.estimator.live.MOST_ROWS", 2)  # the plain way
+    monkeypatch.setattr("graphcl.estimator.inference.MOST_ROWS", 2)  # the plain way
     found = model.embed_new(x[NODES:], neighbours, graph=graph, edges=among)
     np.testing.assert_array_equal(found, expected)
 
@@ -343,9 +343,9 @@ def test_what_is_near_a_new_node_is_all_that_is_looked_at(monkeypatch):
         {edge: np.stack([own, own])},
     )
     model = GraphCL(dim=8, epochs=1, device="cpu").fit(graph)
-    seen, whole = [], live.embed_fitted
+    seen, whole = [], inference.embed_fitted
     monkeypatch.setattr(
-        live, "embed_fitted", lambda *a, **k: seen.append(a[1].num_nodes) or whole(*a, **k)
+        inference, "embed_fitted", lambda *a, **k: seen.append(a[1].num_nodes) or whole(*a, **k)
     )
     found = model.embed_new(np.ones(1), ["7", "8"], graph=graph, node_type="person")
     assert seen[0] < 10
