@@ -8,7 +8,7 @@ load the run, pass the class again or register it.
 Nothing here imports torch, so recipes are read, and their names checked, without it.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import fields, is_dataclass
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
@@ -22,7 +22,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Registry(Iterable[str]):
+class Registry(Collection[str]):
     """The known parts of one kind.
 
     Args:
@@ -54,6 +54,9 @@ class Registry(Iterable[str]):
 
     def __contains__(self, name: object) -> bool:
         return name in self._places or name in list(self)  # entry points are slow to list
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)  # `list` would ask for the length
 
     def get(self, name: str) -> Any:
         """Returns the part called `name`.
@@ -155,10 +158,10 @@ ENCODERS = Registry(
     {
         "mean": "graphcl.encoders.paper:MeanPoolingEncoder",
         "residual": "graphcl.encoders.paper:ResidualEncoder",
-        "gcn": "graphcl.encoders.paper:gcn",
-        "sage": "graphcl.encoders.paper:sage",
-        "gat": "graphcl.encoders.paper:gat",
-        "gin": "graphcl.encoders.paper:gin",
+        "gcn": "graphcl.encoders.pyg:gcn",
+        "sage": "graphcl.encoders.pyg:sage",
+        "gat": "graphcl.encoders.pyg:gat",
+        "gin": "graphcl.encoders.pyg:gin",
     },
 )
 PERTURBATIONS = Registry("perturbation", "graphcl.perturbations", {"drop": "graphcl.views:Drop"})

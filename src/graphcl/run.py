@@ -89,8 +89,7 @@ class Run:
     def reading(self, tables: TableOptions, read_graph: "Callable[[Path], AnyGraph]") -> Self:
         """Sets how the graph is read, as a command does."""
         parts = self._shards is None or not tables.given()
-        what = "a store in parts, not tables"
-        require(parts, str(self.path), option("graph"), what, self._given)
+        require(parts, str(self.path), option("graph"), "a store in parts, not tables", self._given)
         self._tables, self.read_graph = tables, read_graph
         return self
 

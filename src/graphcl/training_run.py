@@ -61,7 +61,7 @@ from graphcl.runs.nodes import (
     write_parted_types,
     write_types,
 )
-from graphcl.training import Checkpoints, EpochMetrics
+from graphcl.training import Checkpoints
 from graphcl.training.checkpoints import Pace, StoppedError
 from graphcl.training.loop import PartedMetrics
 from graphcl.training.progress import tracked
@@ -138,7 +138,8 @@ def train_run(
             return read_training_result(out) if share.first else None
         if isinstance(graph, PartitionedGraph):
             stack.push(partial(_tidy_hosts, partial_folder(out), share))
-        folder = Path(agree(lambda: _begin(stack, out, overwrite, resume), share))
+        place = unfinished_run(out, overwrite=overwrite, resume=resume)
+        folder = Path(agree(lambda: str(stack.enter_context(place)), share))
         if share.first and introduction:
             print(introduction, file=sys.stderr)
         reset_peak_memory(device)
@@ -147,7 +148,15 @@ def train_run(
             checkpoints = Checkpoints(folder, **pace._asdict(), stop=stop, every_host=parts)
             if interruption is not None:
                 interruption.patient = True
-            with _epoch_log(trackers if share.first else (), model, out.name, folder) as on_epoch:
+            # A run appears whole when training ends, but curves are watched before: until then they
+            # lie beside the checkpoints, and a training that is resumed adds to them.
+            with tracked(
+                trackers if share.first else (),
+                curves=folder / runs.CURVES,
+                file=folder / runs.EPOCHS,
+                title=out.name,
+                settings={"seed": model.seed, **asdict(model.complete_recipe())},
+            ) as on_epoch:
                 model.fit(graph, checkpoints=checkpoints, resume=resume, on_epoch=on_epoch)
             if interruption is not None:
                 interruption.patient = False
@@ -182,25 +191,6 @@ def embed_rows(
     if isinstance(graph, GraphCollection):
         return np.concatenate(model.transform(graph))
     return model.transform(graph, scratch=scratch)
-
-
-@contextmanager
-def _epoch_log(
-    names: tuple[str, ...], model: GraphCL, title: str, unfinished: Path
-) -> Iterator[Callable[[EpochMetrics], object]]:
-    """Yields an `on_epoch` that logs to the trackers of these names.
-
-    A run appears whole when training ends, but curves are watched before: until then they lie
-    beside the checkpoints, and a training that is resumed adds to them.
-    """
-    folder = unfinished / runs.CURVES
-    settings = {"seed": model.seed, **asdict(model.complete_recipe())} if names else {}
-    with tracked(
-        names, curves=folder, file=unfinished / runs.EPOCHS, title=title, settings=settings
-    ) as log:
-        if "tensorboard" in names:
-            print(f"watch it with: tensorboard --logdir {folder}", file=sys.stderr, flush=True)
-        yield log
 
 
 def _scores(z: Any, graph: Data, probe: Probe, out: Path) -> tuple[Scores | None, str | None]:
@@ -269,12 +259,6 @@ def _is_complete(out: Path, model: GraphCL, origin: runs.Origin) -> bool:
             pass  # left by a process that died between finishing and tidying up
     print(f"{out}: already complete", file=sys.stderr)
     return True
-
-
-def _begin(stack: ExitStack, out: Path, overwrite: bool, resume: bool) -> str:
-    """Takes the run's place until the stack ends; returns the folder of the unfinished run."""
-    runs.check_output(out, overwrite=overwrite)
-    return str(stack.enter_context(unfinished_run(out, overwrite=overwrite, resume=resume)))
 
 
 @contextmanager
@@ -347,8 +331,7 @@ def _result(
     health, found = model.health_, majority_sign(scores, asdict(model.recipe_))
     signs = (*health.warnings, *([found] if found else []))
     scaling, traffic = model.scaling_, {}
-    known = graph.labelled_type if isinstance(graph, Graph) else None
-    classes = graph.nodes[known].class_names if isinstance(graph, Graph) and known else ()
+    labelled = graph.labelled_type if isinstance(graph, Graph) else None
     if isinstance(last, PartedMetrics):
         traffic = {key: asdict(last)[key] for key in ("sent_bytes", "cache_hits")}
     facts = (
@@ -376,7 +359,7 @@ def _result(
         effective_rank=health.effective_rank,
         mean_cosine=health.mean_cosine,
         warnings=[asdict(sign) for sign in signs],
-        class_names=classes,
+        class_names=graph.type(labelled).class_names if labelled else (),
     )
 
 
@@ -421,9 +404,10 @@ def unfinished_run(path: Path, *, overwrite: bool = False, resume: bool = False)
     hold the folder: a lock ensures it, and the lock ends with the process, even by `kill -9`.
 
     Raises:
-        RunError: an unfinished training is there and is neither resumed nor overwritten, or
-            another process is at work on it.
+        RunError: the place is taken, an unfinished training is there and is neither resumed nor
+            overwritten, or another process is at work on it.
     """
+    runs.check_output(path, overwrite=overwrite)
     folder = partial_folder(path)
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder}: is a file; checkpoints need a directory of that name")

@@ -106,8 +106,7 @@ def nearest_without(
         best = np.argpartition(-cosines, most - 1)[:most] if most else np.zeros(0, np.int64)
         scores = cosines[best]
     else:
-        found = index.search(vector, min(len(rows), k + len(without)))
-        keys = found.keys.astype(np.int64)
+        keys = index.search(vector, min(len(rows), k + len(without))).keys.astype(np.int64)
         best = keys[~np.isin(keys, without)][:k]
         scores = unit_rows(rows[best]) @ vector
     order = np.lexsort((best, -scores))

@@ -75,9 +75,8 @@ def read_prepared(path: Path) -> GraphCollection:
     def graph(number: int) -> Graph:
         rows = np.flatnonzero(graph_id == number)
         position[rows] = np.arange(len(rows))
-        inside = graph_id[edges[0]] == number
         return Graph.from_edge_index(
-            position[edges[:, inside]],
+            position[edges[:, (graph_id[edges[0]] == number)]],
             x[rows],
             arrays["labels"][rows],
             node_ids=rows,

@@ -278,8 +278,7 @@ def say_clipped(scaling: Scaling, graph: Graph) -> None:
     count = sum(fitted[name].clipped(one.x) for name, one in graph.nodes.items() if name in fitted)
     if count:
         far = f"{count:,} value{'' if count == 1 else 's'} more than {LIMIT:g} deviations"
-        text = f"features: {far} from the training rows' mean, clipped"
-        print(text, file=sys.stderr, flush=True)
+        print(f"features: {far} from the training rows' mean, clipped", file=sys.stderr, flush=True)
 
 
 def _require_sizes(components: Components, schema: Schema, folder: Path) -> None:

@@ -294,23 +294,45 @@ def logistic_path(z: Array, y: Array, strengths: Iterable[float]) -> Iterator[An
 def best_strength(z: Array, y_train: Array, y_val: Array) -> float:
     """Returns the strength with the highest mean validation accuracy over several splits.
 
-    `z` are the embeddings of the train nodes, then of the validation nodes. Each split is
-    standardised by its own train rows, as the probe that is scored will be by those it has.
+    `z` are the embeddings of the train nodes, then of the validation nodes.
     """
     y = np.concatenate([y_train, y_val])
     given = np.arange(len(y)) < len(y_train)
-    splits = [given]
-    if len(y) <= REDRAWN_NODES:
-        random = np.random.default_rng(0)
-        splits += [redraw(y, given, random) for _ in range(REDRAWN)]
-    accuracy = np.zeros(len(STRENGTHS))
+    random, others = np.random.default_rng(0), REDRAWN if len(y) <= REDRAWN_NODES else 0
+    splits = [given, *(redraw(y, given, random) for _ in range(others))]
+    accuracy = strength_scores(
+        z, y, splits, STRENGTHS, lambda one, rows, truth: (one.predict(rows) == truth).mean()
+    )
+    best: float = STRENGTHS[int(accuracy.sum(axis=0).argmax())]  # on a tie the strongest penalty
+    return best
+
+
+def strength_scores(
+    z: Array,
+    y: Array,
+    splits: Iterable[Array],
+    strengths: Sequence[float],
+    score: Callable[[Any, Array, Array], float],
+) -> Array:
+    """Returns validation scores for every split and strength, ``[splits, strengths]``.
+
+    Each split is standardised by its own train rows, as a probe that is scored will be by those it
+    has.
+
+    Args:
+        z: embeddings of train and validation nodes.
+        y: their classes.
+        splits: which of them are train nodes, for each split.
+        strengths: C, ascending.
+        score: takes a regression, and rows and classes of validation nodes.
+    """
+    scores = []
     with threadpool_limits(1):  # the products are too small for threads
         for train in splits:
             rows = within_span(z[train], standardiser(z[train]))(z)
-            path = logistic_path(rows[train], y[train], STRENGTHS)
-            accuracy += [(one.predict(rows[~train]) == y[~train]).mean() for one in path]
-    best: float = STRENGTHS[int(accuracy.argmax())]  # on a tie the strongest penalty
-    return best
+            path = logistic_path(rows[train], y[train], strengths)
+            scores.append([score(one, rows[~train], y[~train]) for one in path])
+    return np.array(scores)
 
 
 def within_span(z: Array, standard: Callable[[Array], Array]) -> Callable[[Array], Array]:

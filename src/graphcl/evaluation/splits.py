@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from graphcl.arrays import Array, Integers, blocks
@@ -39,11 +38,10 @@ from graphcl.evaluation.probe import (
     f1,
     fit_probe,
     is_cross_validated,
-    logistic_path,
     node_split,
     redraw,
     scored_split,
-    standardiser,
+    strength_scores,
 )
 from graphcl.graphs.collection import GraphCollection, Labelled
 from graphcl.graphs.graph import Graph
@@ -376,23 +374,19 @@ def validation_score(
     if len(np.unique(y[train])) < 2:
         raise GraphError("validation: the training nodes hold fewer than two classes")
     check_embeddings(z)
+
+    def score(classifier: Any, rows: Array, truth: Array) -> float:
+        if metric_of(y) == ACCURACY:
+            return float((classifier.predict(rows) == truth).mean())
+        scores = classifier.decision_function(rows)[:, None]
+        return mean_auc(scores, (truth == classifier.classes_[1])[:, None])
+
+    # With some 20 training nodes per class, a weaker penalty than C = 1 is never the best.
+    strengths = [one for one in STRENGTHS if one <= 1]
     random = np.random.default_rng(0)
     masks = [train, *(redraw(y, train, random) for _ in range(splits - 1))]
-    with threadpool_limits(1):  # the products are too small for threads
-        return float(np.mean([_best_score(z, y, mask) for mask in masks]))
-
-
-def _best_score(z: Array, y: Array, train: Array) -> float:
-    found, metric = [0.0], metric_of(y)
-    z = standardiser(z[train])(z)  # as the probe: by the rows that it learns from
-    # With some 20 training nodes per class, a weaker penalty than C = 1 is never the best.
-    for classifier in logistic_path(z[train], y[train], [one for one in STRENGTHS if one <= 1]):
-        if metric == ROC_AUC:
-            scores = classifier.decision_function(z[~train])[:, None]
-            found.append(mean_auc(scores, (y[~train] == classifier.classes_[1])[:, None]))
-        else:
-            found.append(float((classifier.predict(z[~train]) == y[~train]).mean()))
-    return max(found)
+    found = strength_scores(z, y, masks, strengths, score)
+    return float(found.max(axis=1).mean())
 
 
 def score_predictions(

@@ -428,9 +428,8 @@ def nt_xent_across(
     if share.world == 1:
         return nt_xent(h1, h2, temperature, precision=precision)
     _check_inputs(h1, h2, temperature, precision)
-    enough = num_nodes >= share.world
     require(
-        enough,
+        num_nodes >= share.world,
         "train",
         "the nodes of a batch",
         f"as many as the {share.world} processes",

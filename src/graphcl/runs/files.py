@@ -114,8 +114,7 @@ class RunConfig:
 
 def _seal(origin: Origin) -> str:
     """Returns the seal of what decides which graph is read again, and how."""
-    text = json.dumps(asdict(origin), sort_keys=True)
-    return seal_text(text, user_key(), purpose="graphcl run")
+    return seal_text(json.dumps(asdict(origin), sort_keys=True), user_key(), purpose="graphcl run")
 
 
 def write_config(folder: Path, config: RunConfig) -> None:
@@ -251,10 +250,9 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
     path = run / METRICS
     if not path.exists():
         return []
-    found: list[dict[str, Any]] = _parsed(
+    return _parsed(
         path, lambda text: [json.loads(line) for line in text.splitlines()], limit=METRICS_BYTES
     )
-    return found
 
 
 def read_embeddings(run: Path) -> Any:
@@ -404,8 +402,7 @@ def read_training_result(run: Path) -> TrainingResult:
     values = read_result(run)
     damaged = RunError(f"{run / RESULT}: damaged; train again with {option('overwrite', True)}")
     try:
-        facts = GraphFacts(**values.pop("graph"))
-        result = TrainingResult(graph=facts, **values)
+        result = TrainingResult(graph=GraphFacts(**values.pop("graph")), **values)
     except (TypeError, KeyError):
         raise damaged from None
     if result.status != "complete":

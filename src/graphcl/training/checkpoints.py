@@ -176,7 +176,7 @@ class Checkpoints:
         try:
             if writes:
                 self.folder.mkdir(parents=True, exist_ok=True)
-                write_state(path, state_tensors(state), state_about(state, self.trained))
+                write_state(path, state, self.trained)
         except OSError as error:
             problem = f"{path}: could not be written ({error.strerror or error})"
         self._agree(problem)
@@ -219,8 +219,7 @@ class Checkpoints:
                 raise RunError(f"{self.folder}: every checkpoint is damaged; begin anew")
             return None
         saved = parse_state(content)
-        require_same(saved.about["trained"], trained, self.folder / name)
-        require_same_draws(saved.about, self.folder / name)
+        require_same(saved.about, trained, self.folder / name)
         self._good = f"checkpoint-{saved.about['epoch']:08d}-{saved.about['step']:08d}"
         return saved
 
@@ -258,19 +257,17 @@ class Checkpoints:
         return sorted(path for path in self.folder.glob("checkpoint-*") if path.is_dir())
 
 
-def state_tensors(state: TrainingState) -> dict[str, Tensor]:
-    """Returns the tensors of a state, by the names that they have in a checkpoint."""
+def write_state(path: Path, state: TrainingState, trained: Mapping[str, Any]) -> None:
+    """Writes a folder with both files of a checkpoint, whole or not at all."""
     tensors = {f"w.{name}": weight for name, weight in state.encoder.state_dict().items()}
     for number, moments in state.optimiser.state_dict()["state"].items():
         tensors |= {f"adam.{number}.{name}": moment for name, moment in moments.items()}
     if state.results:
         tensors["results"] = torch.stack(state.results)
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-
-
-def state_about(state: TrainingState, trained: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what `checkpoint.json` says of a state."""
-    return {
+    content = safetensors.torch.save(
+        {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    )
+    about = {
         "format": FORMAT,
         "draws": DRAWS,
         "trained": dict(trained),
@@ -279,14 +276,9 @@ def state_about(state: TrainingState, trained: Mapping[str, Any]) -> dict[str, A
         "sizes": state.sizes,
         "seconds": state.seconds,
         "history": [asdict(metrics) for metrics in state.history],
+        "sha256": hashlib.sha256(content).hexdigest(),
     }
-
-
-def write_state(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
-    """Writes a folder with both files of a checkpoint, whole or not at all."""
-    content = safetensors.torch.save(tensors)
-    about = about | {"sha256": hashlib.sha256(content).hexdigest()}
-    about |= {"sha256_about": _digest(about)}
+    about["sha256_about"] = _digest(about)
     with whole_folder(path) as staging:  # over one that was damaged, or was not resumed from
         (staging / STATE).write_bytes(content)
         (staging / ABOUT).write_bytes(json.dumps(about, indent=1).encode())
@@ -324,20 +316,19 @@ def parse_state(content: bytes) -> Saved:
         raise RunError(f"{STATE}: damaged or truncated ({error})") from None
 
 
-def require_same(saved: Mapping[str, Any], trained: Mapping[str, Any], path: Path) -> None:
-    """Refuses a checkpoint of another training, and names the first thing that differs."""
-    now = json.loads(json.dumps(trained))
+def require_same(about: Mapping[str, Any], trained: Mapping[str, Any], path: Path) -> None:
+    """Refuses a checkpoint of another training, and names the first thing that differs.
+
+    A sampled training that would go on with other draws than it began with is another one, too.
+    """
+    saved, now = about["trained"], json.loads(json.dumps(trained))
     for name in now:
         if saved.get(name) != now[name]:
             what = f"{name} {saved.get(name)!r}, now {now[name]!r}"
             raise RunError(
                 f"{path}: is of another training ({what}); begin anew or undo the change"
             )
-
-
-def require_same_draws(about: Mapping[str, Any], path: Path) -> None:
-    """Refuses a sampled training that would go on with other draws than it began with."""
-    if "sampled" in about["trained"].get("modes", ()) and about.get("draws") != DRAWS:
+    if "sampled" in saved.get("modes", ()) and about.get("draws") != DRAWS:
         raise RunError(
             f"{path}: mode 'sampled' draws its views differently since this training began; "
             "begin anew, or go on with the version that began it"

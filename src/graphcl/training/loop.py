@@ -251,7 +251,8 @@ def train(
         value.backward()  # type: ignore[no-untyped-call]
         sum_gradients(module)
         adam.step()
-        return torch.stack([value.detach(), _gradient_norm(encoder)])
+        gradients = [p.grad for p in encoder.parameters() if p.grad is not None]
+        return torch.stack([value.detach(), torch.nn.utils.get_total_norm(gradients)])
 
     # A recorded step cannot wait for other processes, and no part of it may depend on the host.
     parts = (encoder, perturbation, loss)
@@ -333,8 +334,3 @@ def _scalar(value: Any) -> Tensor:
         return value
     what = f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
     raise TypeError(f"a loss returns a scalar tensor that depends on h_1 and h_2; got {what}")
-
-
-def _gradient_norm(encoder: nn.Module) -> Tensor:
-    gradients = [p.grad for p in encoder.parameters() if p.grad is not None]
-    return torch.nn.utils.get_total_norm(gradients)

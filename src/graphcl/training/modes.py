@@ -172,8 +172,7 @@ def table_bytes(
     order = 8 * graph.num_nodes
     values = sum(one.num_nodes * one.num_features for one in graph.nodes.values())
     if device.type == "cuda":
-        each = sampled_dtype(device, precision).itemsize
-        return each * values + 8 * _entries(graph) + 2 * order
+        return sampled_dtype(device, precision).itemsize * values + 8 * _entries(graph) + 2 * order
     if _any_sparse(graph) or (graph.store is None and feature_scaling != "none"):
         return 4 * values + order
     return order + 4 * graph.num_nodes

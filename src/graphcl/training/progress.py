@@ -231,6 +231,7 @@ def tensorboard_log(folder: Path) -> Iterator[OnEpoch]:
     of_log = {"feature": "a TensorBoard log", "extra": "tensorboard"}
     tensorboard = import_extra("torch.utils.tensorboard", **of_log)
     began = time.time()
+    print(f"watch it with: tensorboard --logdir {folder}", file=sys.stderr, flush=True)
     with closing(tensorboard.SummaryWriter(str(folder), flush_secs=10)) as writer:
 
         def log(metrics: EpochMetrics) -> None:
