@@ -158,10 +158,10 @@ ENCODERS = Registry(
     {
         "mean": "graphcl.encoders.paper:MeanPoolingEncoder",
         "residual": "graphcl.encoders.paper:ResidualEncoder",
-        "gcn": "graphcl.encoders.pyg:gcn",
-        "sage": "graphcl.encoders.pyg:sage",
-        "gat": "graphcl.encoders.pyg:gat",
-        "gin": "graphcl.encoders.pyg:gin",
+        "gcn": "graphcl.encoders.paper:gcn",
+        "sage": "graphcl.encoders.paper:sage",
+        "gat": "graphcl.encoders.paper:gat",
+        "gin": "graphcl.encoders.paper:gin",
     },
 )
 PERTURBATIONS = Registry("perturbation", "graphcl.perturbations", {"drop": "graphcl.views:Drop"})
