@@ -73,7 +73,10 @@ class RelationScores:
 
     def missing(self, rows: Array | None, k: int) -> tuple[Array, Array]:
         """Returns the k best pairs that are no edges, best first: of each source, or in all."""
-        each = _row_blocks(rows, len(self.left), len(self.right))
+        # Some rows one by one, or all in blocks whose similarities fit in memory.
+        every = np.arange(len(self.left)) if rows is None else rows
+        size = max(1, _BLOCK_PAIRS // max(1, len(self.right))) if rows is None else 1
+        each = (every[some] for some in blocks(len(every), size))
         found = (self._best(some, k, once=self.once and rows is None) for some in each)
         return best_pairs(found, k, together=rows is None)
 
@@ -193,13 +196,6 @@ class NeighbourScores:
             new, scores = np.stack([sources, targets], axis=1)[kept], table.data[kept]
             top = _best(scores, min(k, len(scores)))
             yield new[top], scores[top]
-
-
-def _row_blocks(rows: Array | None, sources: int, targets: int) -> Iterator[Array]:
-    """Returns some rows one by one, or all in blocks whose similarities fit in memory."""
-    every = np.arange(sources) if rows is None else rows
-    size = max(1, _BLOCK_PAIRS // max(1, targets)) if rows is None else 1
-    return (every[some] for some in blocks(len(every), size))
 
 
 def _best(scores: Array, k: int) -> Array:

@@ -101,7 +101,14 @@ class Components:
             inputs = schema.types[0].num_features if schema.is_plain else schema
             encoder = build(chosen, inputs, **options)
         if not schema.is_plain:
-            _check_levels(encoder, schema)
+            stated_layers(encoder, "a graph with types")
+            assert isinstance(encoder, LayeredEncoder)
+            for number, level in enumerate(encoder.levels()):
+                if set(level) != set(schema.widths):
+                    raise ParameterError(
+                        f"encoder: layer {number} is stated for the types {', '.join(level)}; the "
+                        f"graph's are {', '.join(schema.widths)}"
+                    )
         return encoder
 
     def weightless_encoder(self, schema: Schema) -> nn.Module:
@@ -296,14 +303,3 @@ def _ready(registry: Registry, name: str, own: Any, **values: Any) -> Any:
     ready = build(**values) if own is None or isinstance(own, type) else part
     require(callable(ready), registry.kind, "the object", "callable", ready)
     return ready
-
-
-def _check_levels(encoder: nn.Module, schema: Schema) -> None:
-    stated_layers(encoder, "a graph with types")
-    assert isinstance(encoder, LayeredEncoder)
-    for number, level in enumerate(encoder.levels()):
-        if set(level) != set(schema.widths):
-            raise ParameterError(
-                f"encoder: layer {number} is stated for the types {', '.join(level)}; the graph's "
-                f"are {', '.join(schema.widths)}"
-            )

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from graphcl.arrays import blocks
 from graphcl.errors import GraphError, RunError
 from graphcl.estimator.components import Components
 from graphcl.files.arrays import check_tensors, read_tensors
@@ -68,8 +69,8 @@ class Alignment:
         The bits of a row do not depend on the other rows: products have a multiple of `UNIT` rows.
         """
         out = z if z.flags.writeable else np.array(z)
-        for start in range(0, len(out), BLOCK):
-            rows = torch.from_numpy(out[start : start + BLOCK])
+        for some in blocks(len(out), BLOCK):
+            rows = torch.from_numpy(out[some])
             padded = rows.new_zeros(len(rows) + -len(rows) % UNIT, rows.shape[1])
             padded[: len(rows)] = rows
             rows.copy_((padded @ self.rotation + self.shift)[: len(rows)])
@@ -112,11 +113,14 @@ def align(new: Any, old: Any) -> Alignment:
     """
     if not len(new) or new.shape != old.shape:
         raise GraphError(f"align: embeddings {new.shape} and {old.shape}; expected the same nodes")
-    means = [_mean(one) for one in (new, old)]
-    product = np.zeros((new.shape[1], new.shape[1]))
-    for start in range(0, len(new), 16 * BLOCK):
+    some, product = list(blocks(len(new), 16 * BLOCK)), np.zeros((new.shape[1], new.shape[1]))
+    means = [
+        sum(np.asarray(one[rows], np.float64).sum(axis=0) for rows in some) / len(new)
+        for one in (new, old)
+    ]
+    for rows in some:
         first, second = (
-            np.asarray(one[start : start + 16 * BLOCK], np.float64) - mean
+            np.asarray(one[rows], np.float64) - mean
             for one, mean in zip((new, old), means, strict=True)
         )
         product += first.T @ second
@@ -126,13 +130,6 @@ def align(new: Any, old: Any) -> Alignment:
     return Alignment(
         torch.from_numpy(rotation.astype(np.float32)), torch.from_numpy(shift.astype(np.float32))
     )
-
-
-def _mean(z: Any) -> npt.NDArray[np.float64]:
-    total = np.zeros(z.shape[1])
-    for start in range(0, len(z), 16 * BLOCK):
-        total += np.asarray(z[start : start + 16 * BLOCK], np.float64).sum(axis=0)
-    return total / len(z)
 
 
 @dataclass

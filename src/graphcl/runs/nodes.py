@@ -110,8 +110,6 @@ def write_types(folder: Path, graph: "Graph | GraphCollection", z: Any) -> None:
 
     Of a typed graph, `z` are embeddings by type, and `folder` has its `schema.json` already.
     """
-    from graphcl.tabular.preparation import write_preparation
-
     for name, rows in (z if isinstance(z, Mapping) else {None: z}).items():
         own = type_folder(folder, name)
         own.mkdir(parents=True, exist_ok=True)
@@ -120,16 +118,19 @@ def write_types(folder: Path, graph: "Graph | GraphCollection", z: Any) -> None:
     if hasattr(graph, "graphs"):  # several graphs come from no table
         return
     tables: list[Any] = [*graph.nodes.values(), *graph.relations.values()]
-    for own, one in zip(_folders(folder, [*graph.relations]), tables, strict=True):
-        if one.preparation is not None:
-            own.mkdir(parents=True, exist_ok=True)
-            write_preparation(own, one.preparation)
+    _write_preparations(folder, [*graph.relations], [one.preparation for one in tables])
 
 
-def _folders(run: Path, relations: Sequence[Key]) -> list[Path]:
-    """Returns the folders of all types, then those of relations."""
+def _write_preparations(run: Path, relations: Sequence[Key], found: Sequence[Any]) -> None:
+    """Writes the preparations of all types, then those of relations, into their folders."""
+    from graphcl.tabular.preparation import write_preparation
+
     listed = [relation_folder(run, place, key[1]) for place, key in enumerate(relations)]
-    return [*([type_folder(run, name) for name in run_types(run)] or [run]), *listed]
+    folders = [*([type_folder(run, name) for name in run_types(run)] or [run]), *listed]
+    for own, preparation in zip(folders, found, strict=True):
+        own.mkdir(parents=True, exist_ok=True)
+        if preparation is not None:
+            write_preparation(own, preparation)
 
 
 def write_parted_types(folder: Path, parts: Path) -> None:
@@ -137,17 +138,13 @@ def write_parted_types(folder: Path, parts: Path) -> None:
 
     There are no embeddings in them. Of a typed graph, `folder` has its `schema.json` already.
     """
-    from graphcl.tabular.preparation import read_preparation, write_preparation
+    from graphcl.tabular.preparation import read_preparation
 
     store = read_store(parts)
     relations = [] if store.is_plain else [*store.relations]
     sources = [parts / nodes_name(place) for place in range(len(store.types))]
     sources += [parts / edges_name(place) for place in range(len(relations))]
-    for source, own in zip(sources, _folders(folder, relations), strict=True):
-        preparation = read_preparation(source)
-        own.mkdir(parents=True, exist_ok=True)
-        if preparation is not None:
-            write_preparation(own, preparation)
+    _write_preparations(folder, relations, [read_preparation(source) for source in sources])
 
 
 def relation_folder(run: Path, place: int, name: str) -> Path:

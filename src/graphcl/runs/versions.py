@@ -239,16 +239,14 @@ def rollback(run: str | Path, version: int | None = None) -> int:
         # A file that names another version is damaged; it is written anew.
         if len(known) == 1 and not (root / VERSIONS / CURRENT).is_file():
             raise RunError(f"{root}: has no versions but the training")
-        number = _before(root, known) if version is None else version
-        use_version(root, number)
-    return number
-
-
-def _before(root: Path, known: list[int]) -> int:
-    """Returns the version that the current one was made from, or the newest older than it."""
-    current = current_number(root)
-    if current == 0:
-        raise RunError(f"{root}: is at version 0, as it was trained; there is no earlier one")
-    made_from = runs.read_object(current_run(root) / ABOUT).get("from")
-    older = [one for one in known if one < current]
-    return made_from if made_from in older else older[-1]
+        if version is None:  # that which the current one was made from, or the newest older one
+            current = current_number(root)
+            if current == 0:
+                raise RunError(
+                    f"{root}: is at version 0, as it was trained; there is no earlier one"
+                )
+            older = [one for one in known if one < current]
+            made_from = runs.read_object(current_run(root) / ABOUT).get("from")
+            version = made_from if made_from in older else older[-1]
+        use_version(root, version)
+    return version
