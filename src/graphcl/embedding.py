@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse
 import torch
 from torch import nn
 
-from graphcl.arrays import Integers
+from graphcl.arrays import Floats, Integers
 from graphcl.devices import available_memory_bytes
 from graphcl.distributed import current_share
 from graphcl.encoders import LayeredEncoder, stated_layers
@@ -49,12 +48,11 @@ from graphcl.layerwise import (
 from graphcl.registry import answerable
 
 IN_MEMORY = 0.5  # fraction of the free memory; larger layers are kept in scratch files
-Array = npt.NDArray[np.float32]
 Chosen = slice | Integers | None  # nodes of a type: a range, or their numbers, or all
 
 
 @torch.no_grad()
-def embed(encoder: nn.Module, x: Features, adjacency: Adjacency) -> Array:
+def embed(encoder: nn.Module, x: Features, adjacency: Adjacency) -> Floats:
     """Returns the embeddings of all nodes of a plain graph at once, ``[num_nodes, dim]``."""
     encoder.eval()
     encode = encoder.embedding if isinstance(encoder, LayeredEncoder) else encoder
@@ -75,7 +73,7 @@ def embed_graph(
     out: Path | None = None,
     scratch: Path | None = None,
     on_rows: OnRows = lambda *_: None,
-) -> dict[str, Array]:
+) -> dict[str, Floats]:
     r"""Returns exact embeddings of a graph that may be large, ``[nodes, width]`` for each type.
 
     The layers are computed one by one, in blocks of rows. On a CPU the graph is read where it is,

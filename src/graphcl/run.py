@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
+from graphcl.arrays import Array
 from graphcl.errors import RunError, counted, option, require
 from graphcl.graphs.nodes import Nodes
 from graphcl.runs import files as runs
@@ -43,8 +43,6 @@ if TYPE_CHECKING:  # each is imported by the answer that needs it
     from graphcl.opening import AnyGraph
     from graphcl.reporting.page import Page
     from graphcl.updating.run import Update
-
-Array = npt.NDArray[Any]
 
 
 class Run:

@@ -33,7 +33,6 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.distributed as dist
 
@@ -70,7 +69,6 @@ from graphcl.version import versions
 LOCK = ".lock"
 T = TypeVar("T")
 Data = Graph | GraphCollection | Graph | PartitionedGraph
-Rows = npt.NDArray[np.float32]
 # Embeddings, and the labelled nodes that they are of, to scores.
 Probe = Callable[[Any, Labelled], ProbeResult | MultilabelResult]
 

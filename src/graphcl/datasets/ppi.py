@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from graphcl.arrays import Array
 from graphcl.errors import DatasetError, GraphError, MissingExtraError
 from graphcl.files.arrays import check_members, read_npz
 from graphcl.files.atomic import write_whole
@@ -89,18 +89,18 @@ def read_prepared(path: Path) -> GraphCollection:
         raise DatasetError(f"{path}: {error}") from None
 
 
-def z_score(features: npt.NDArray[Any], train: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+def z_score(features: Array, train: Array) -> Array:
     """Subtracts the mean of the rows in `train` and divides by their population deviation.
 
     A column that is constant in these rows is not divided.
     """
     known = features[train].astype(np.float64)
     spread = known.std(axis=0)
-    scaled: npt.NDArray[np.float64] = (features - known.mean(axis=0)) / np.where(spread, spread, 1)
+    scaled: Array = (features - known.mean(axis=0)) / np.where(spread, spread, 1)
     return scaled
 
 
-def _read(path: Path) -> dict[str, npt.NDArray[Any]]:
+def _read(path: Path) -> dict[str, Array]:
     arrays = read_npz(path, _ARRAYS, DatasetError)
     missing = [name for name in _ARRAYS if name not in arrays]
     if missing:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from graphcl.arrays import Array
 from graphcl.errors import DatasetError, GraphError
 from graphcl.files.arrays import read_npz
 from graphcl.graphs.graph import Graph
@@ -62,7 +62,7 @@ def load_reddit(folder: Path) -> Graph:
         raise DatasetError(f"{folder}: {error}") from None
 
 
-def _edge_index(path: Path) -> npt.NDArray[Any]:
+def _edge_index(path: Path) -> Array:
     """Returns the ends of edges; the official file lists its 57 million in both directions."""
     parts = _read(path, ("row", "col", "indptr", "indices"), all_of=False)
     if "row" in parts and "col" in parts:

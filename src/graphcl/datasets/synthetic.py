@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from graphcl.arrays import Array, Floats
 from graphcl.errors import require
 from graphcl.graphs.graph import Graph
 
@@ -24,8 +24,6 @@ TAIL = 1.5  # exponent of the Pareto weights; below 2 their variance is infinite
 LARGEST = 44.0  # weights are cut at this many means; Reddit's largest degree is 21,657, mean 492
 SEPARATION = 3.0  # distance of two centres, in standard deviations of the noise
 _CHUNK = 1 << 22
-
-Array = npt.NDArray[Any]
 
 
 def synthetic_graph(
@@ -133,9 +131,7 @@ def _sorted_distinct(keys: Tensor) -> Tensor:
     return keys[new]
 
 
-def _features(
-    random: np.random.Generator, y: Array, num_features: int, num_classes: int
-) -> npt.NDArray[np.float32]:
+def _features(random: np.random.Generator, y: Array, num_features: int, num_classes: int) -> Floats:
     spread = SEPARATION / np.sqrt(2 * num_features)
     centres = random.standard_normal((num_classes, num_features), dtype=np.float32) * spread
     x = random.standard_normal((len(y), num_features), dtype=np.float32)
@@ -145,7 +141,7 @@ def _features(
     return x
 
 
-def _split(random: np.random.Generator, num_nodes: int) -> list[npt.NDArray[np.bool_]]:
+def _split(random: np.random.Generator, num_nodes: int) -> list[Array]:
     order, masks, start = random.permutation(num_nodes), [], 0
     for count in SPLIT:
         stop = start + count * num_nodes // NODES

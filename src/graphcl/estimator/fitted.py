@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from graphcl.arrays import blocks
+from graphcl.arrays import Floats, blocks
 from graphcl.errors import GraphError, RunError
 from graphcl.estimator.components import Components
 from graphcl.files.arrays import check_tensors, read_tensors
@@ -34,7 +33,6 @@ if TYPE_CHECKING:  # they know what makes them, which takes a while to import
     from graphcl.estimator.fitting import Health
 
 
-Rows = npt.NDArray[np.float32]
 BLOCK = 4096  # rows that are turned at a time, a multiple of UNIT
 
 
@@ -63,7 +61,7 @@ class Alignment:
     rotation: Tensor
     shift: Tensor
 
-    def apply(self, z: Rows) -> Rows:
+    def apply(self, z: Floats) -> Floats:
         """Returns embeddings turned; an array that can be written to is changed in place.
 
         The bits of a row do not depend on the other rows: products have a multiple of `UNIT` rows.

@@ -16,11 +16,11 @@ from functools import partial
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from graphcl.arrays import Floats, Integers
 from graphcl.distributed import current_share, from_rank
 from graphcl.embedding import embed, embed_graph
 from graphcl.encoders import LayeredEncoder
@@ -258,7 +258,7 @@ def sample_features(graphs: Sequence[Prepared]) -> Sample:
     return {name: torch.cat(tables) for name, tables in found.items()}
 
 
-def evenly(size: int, width: int) -> npt.NDArray[np.int64]:
+def evenly(size: int, width: int) -> Integers:
     """Returns rows of a table that stand for all, evenly spaced."""
     count = min(size, ENOUGH, max(2, FEATURE_VALUES // max(1, width)))
     return np.unique(np.linspace(0, size - 1, count).astype(np.int64))
@@ -430,9 +430,7 @@ def check_health(
 
 
 @torch.no_grad()
-def _embeddings(
-    components: Components, encoder: nn.Module, source: Any, seed: int
-) -> npt.NDArray[np.float32]:
+def _embeddings(components: Components, encoder: nn.Module, source: Any, seed: int) -> Floats:
     """Returns the embeddings of a batch or a few; in a group of processes, this one's share."""
     entrywise = getattr(components.perturbation, "entrywise", False)
     perturbation: Perturbation = Drop(0.0, 0.0) if entrywise else _as_it_is

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from graphcl.arrays import Floats, Integers
 from graphcl.distributed import apart
 from graphcl.embedding import Chosen, embed, embed_graph
 from graphcl.encoders import Layer, LayeredEncoder
@@ -44,9 +44,6 @@ from graphcl.training.progress import RowProgress
 LAYERWISE_NODES = 50_000  # above, inference on a GPU goes layer by layer in blocks of rows
 MOST_ROWS = 4096  # of a layer of new nodes; with more, several cores are faster
 
-Rows = npt.NDArray[np.float32]
-IntArray = npt.NDArray[np.int64]
-
 
 def embed_fitted(
     fitted: Fitted,
@@ -56,7 +53,7 @@ def embed_fitted(
     device: torch.device,
     scratch: Path | None = None,
     verbose: bool = False,
-) -> dict[str, Rows]:
+) -> dict[str, Floats]:
     """Returns the embeddings of all nodes by type, or of some.
 
     Args:
@@ -108,7 +105,7 @@ def embed_chosen(
     *,
     node_type: str | None = None,
     **how: Any,
-) -> tuple[dict[str, Rows], dict[str, Chosen]]:
+) -> tuple[dict[str, Floats], dict[str, Chosen]]:
     """Returns the embeddings of all types, or of one, or of some of its nodes, and of which.
 
     Args:
@@ -171,12 +168,12 @@ def embed_layer(
     graph: Graph,
     number: int,
     below: Any = None,
-    nodes: npt.NDArray[np.int64] | None = None,
+    nodes: Integers | None = None,
     *,
     device: torch.device,
     out: Path | None = None,
     scratch: Path | None = None,
-) -> Rows:
+) -> Floats:
     """Returns the result of one layer, ``[nodes, width]``.
 
     Args:
@@ -208,11 +205,11 @@ def join_layers(
     fitted: Fitted,
     graph: Graph,
     below: Sequence[Any],
-    last: Rows,
-    nodes: npt.NDArray[np.int64] | None = None,
+    last: Floats,
+    nodes: Integers | None = None,
     *,
     device: torch.device,
-) -> Rows:
+) -> Floats:
     """Returns embeddings from the results of the layers.
 
     Args:
@@ -283,7 +280,7 @@ class Live:
 
     def rows_of(
         self, nodes: Any = None, node_type: str | None = None, *, rows: Any = None
-    ) -> IntArray:
+    ) -> Integers:
         """Returns the rows of nodes of the graph by id; or `rows` themselves, checked.
 
         `node_type` says of which type they are; None is that of the new nodes.
@@ -337,7 +334,7 @@ class Live:
 
     def _embed_typed(
         self, features: Any, neighbours: list[Any], edges: Any, weights: list[Any] | None
-    ) -> Rows:
+    ) -> Floats:
         """Returns the embeddings of new nodes of a type, in the grown part of the graph."""
         if edges is not None and len(edges):
             raise GraphError("embed_new: new nodes of a graph with types have no edges among them")
@@ -393,7 +390,7 @@ class Live:
         rows: Any = None,
         edges: Any = None,
         weights: Any = None,
-    ) -> Rows:
+    ) -> Floats:
         """Returns the embeddings of new nodes, as `GraphCL.embed_new` describes."""
         if (neighbours is None) == (rows is None):
             raise GraphError("embed_new: give neighbours, which are ids, or rows, their numbers")
@@ -410,8 +407,8 @@ class Live:
         return z[0] if single else z
 
     def _embed_plain(
-        self, features: Any, near: list[IntArray], edges: Any, given: list[Any] | None
-    ) -> Rows:
+        self, features: Any, near: list[Integers], edges: Any, given: list[Any] | None
+    ) -> Floats:
         """Returns the embeddings of new nodes of a plain graph; `near` has their neighbours."""
         new = new_nodes(self.graph, features, near, edges=edges, weights=given)
         if new.weight is not None and not self._weighted:
@@ -429,10 +426,10 @@ class Live:
         assert isinstance(encoder, LayeredEncoder)
         x = stored_features(part.graph.x, feature_scaling=self._fitted.scaling.nodes[NODE])
         with torch.no_grad(), _one_thread():
-            z: Rows = _encode(encoder, self._layers, x, part).numpy()
+            z: Floats = _encode(encoder, self._layers, x, part).numpy()
         return z if alignment is None else alignment.apply(z)
 
-    def _embed_last(self, graph: Graph, number: int) -> Rows:
+    def _embed_last(self, graph: Graph, number: int) -> Floats:
         """The plain way: the same embeddings by the loops that serve any graph."""
         last = {NODE: np.arange(graph.num_nodes - number, graph.num_nodes)}
         return embed_fitted(self._fitted, graph, last, device=self._device)[NODE]

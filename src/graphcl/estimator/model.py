@@ -9,13 +9,13 @@ from types import MappingProxyType
 from typing import Any, ParamSpec, Self
 
 import numpy as np
-import numpy.typing as npt
 import sklearn
 import sklearn.exceptions
 import sklearn.utils
 import torch
 from sklearn.base import BaseEstimator
 
+from graphcl.arrays import Array, Floats
 from graphcl.devices import resolve_device
 from graphcl.embedding import Chosen
 from graphcl.encoders import EncoderFactory, LayeredEncoder
@@ -41,8 +41,6 @@ from graphcl.training.checkpoints import Saved
 from graphcl.training.modes import Mode
 from graphcl.views import Perturbation
 
-Rows = npt.NDArray[np.float32]
-
 P = ParamSpec("P")
 
 
@@ -55,7 +53,7 @@ class SklearnTransformer(BaseEstimator):  # type: ignore[misc]
 
     _fitted: Fitted | None = None
 
-    def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[Any]:  # noqa: ARG002
+    def get_feature_names_out(self, input_features: Any = None) -> Array:  # noqa: ARG002
         """Returns the names of an embedding's columns: ``graphcl0`` and so on.
 
         Args:
@@ -105,9 +103,7 @@ class SklearnTransformer(BaseEstimator):  # type: ignore[misc]
         return self._fitted
 
 
-def as_table(
-    model: SklearnTransformer, z: npt.NDArray[np.float32], graph: Graph | Nodes, nodes: Chosen
-) -> Any:
+def as_table(model: SklearnTransformer, z: Floats, graph: Graph | Nodes, nodes: Chosen) -> Any:
     """Returns the embeddings of some `nodes` (None: all) as the model's `set_output` asks.
 
     That is an array, or a pandas or Polars table; a pandas table has the node ids for its index.
@@ -479,7 +475,7 @@ class GraphCL(SklearnTransformer):
         edges: Any = None,
         weights: Any = None,
         node_type: str | None = None,
-    ) -> Rows:
+    ) -> Floats:
         """Returns embeddings of nodes that are not in `graph` yet, without rebuilding it.
 
         They are those that the grown graph embedded whole would have: on a CPU bit for bit, with

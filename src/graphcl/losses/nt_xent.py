@@ -428,8 +428,9 @@ def nt_xent_across(
     if share.world == 1:
         return nt_xent(h1, h2, temperature, precision=precision)
     _check_inputs(h1, h2, temperature, precision)
+    enough = num_nodes >= share.world
     require(
-        num_nodes >= share.world,
+        enough,
         "train",
         "the nodes of a batch",
         f"as many as the {share.world} processes",

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from graphcl.arrays import Array
 from graphcl.errors import RunError, check_known
 from graphcl.files.arrays import read_npz
 from graphcl.files.atomic import whole_file
@@ -40,8 +40,6 @@ if TYPE_CHECKING:  # reading a run needs no graph and no tables, and so none of 
 
 NODES, TYPES, RELATIONS = "nodes.npz", "types", "relations"
 SPLITS = ("", "train", "validation", "test")
-
-Array = npt.NDArray[Any]
 
 
 def run_types(run: Path) -> list[str]:
