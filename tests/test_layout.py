@@ -25,7 +25,6 @@ ELSEWHERE = {
     "answers/pair_scores.py": "answers/test_linking.py",
     "cli/answers.py": "cli/test_predict.py",
     "encoders/paper.py": "encoders/test_encoders.py",
-    "estimator/__init__.py": "test_public.py",
     "settings.py": "recipes/test_recipe.py",
     "version.py": "test_public.py",
     "losses/__init__.py": "estimator/test_components.py",

@@ -327,9 +327,10 @@ def _result(
 ) -> TrainingResult:
     last, device = model.history_[-1], torch.device(model.device)
     health, found = model.health_, majority_sign(scores, asdict(model.recipe_))
+    labelled = graph.labelled_type if isinstance(graph, Graph) else None
+    classes = graph.nodes[labelled].class_names if isinstance(graph, Graph) and labelled else ()
     signs = (*health.warnings, *([found] if found else []))
     scaling, traffic = model.scaling_, {}
-    labelled = graph.labelled_type if isinstance(graph, Graph) else None
     if isinstance(last, PartedMetrics):
         traffic = {key: asdict(last)[key] for key in ("sent_bytes", "cache_hits")}
     facts = (
@@ -357,7 +358,7 @@ def _result(
         effective_rank=health.effective_rank,
         mean_cosine=health.mean_cosine,
         warnings=[asdict(sign) for sign in signs],
-        class_names=graph.type(labelled).class_names if labelled else (),
+        class_names=classes,
     )
 
 

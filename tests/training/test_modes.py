@@ -173,16 +173,16 @@ def test_the_estimate_knows_the_processes(monkeypatch):
     assert two < 0.75 * alone
     monkeypatch.setattr(modes, "available_memory_bytes", lambda _: int(1.2 * alone))
     for processes, expected in (
-        (modes.Processes(), "sampled"),
-        (modes.Processes(dividing=8), "full"),
-        (modes.Processes(dividing=8, beside=8), "sampled"),  # they fill one memory together
+        ({}, "sampled"),
+        ({"dividing": 8}, "full"),
+        ({"dividing": 8, "beside": 8}, "sampled"),  # they fill one memory together
     ):
-        mode = choose_mode(graph, "auto", size, device=CPU, processes=processes)
+        mode = choose_mode(graph, "auto", size, device=CPU, **processes)
         assert mode.name == expected
     asked = {"batch_nodes": 256, "fan_out": 10, "feature_scaling": "none", "device": CPU}
     full = modes.Mode("full", "as asked")
     monkeypatch.setattr(modes, "available_memory_bytes", lambda _: alone // 2)
-    modes.check_memory(graph, full, size, **asked, processes=modes.Processes(8))
-    for processes in (modes.Processes(), modes.Processes(8, 8)):
+    modes.check_memory(graph, full, size, **asked, dividing=8)
+    for processes in ({}, {"dividing": 8, "beside": 8}):
         with pytest.raises(TrainingError, match="mode full needs about"):
-            modes.check_memory(graph, full, size, **asked, processes=processes)
+            modes.check_memory(graph, full, size, **asked, **processes)

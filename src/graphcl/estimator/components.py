@@ -32,7 +32,6 @@ from graphcl.training.modes import (
     SAMPLED_BATCH_NODES,
     Footprint,
     Mode,
-    Processes,
     check_memory,
     choose_mode,
 )
@@ -235,10 +234,8 @@ class Components:
             and 1 < share.world <= graph.num_nodes
             and can_divide(self.weightless_encoder(schema), self.perturbation)
         )
-        processes = Processes(share.world if divides else 1, beside(device))
-        chosen = choose_mode(
-            graph, mode or recipe.mode, footprint, device=device, processes=processes
-        )
+        processes = {"dividing": share.world if divides else 1, "beside": beside(device)}
+        chosen = choose_mode(graph, mode or recipe.mode, footprint, device=device, **processes)
         batch_nodes = recipe.batch_nodes or SAMPLED_BATCH_NODES
         if not ignore_memory:
             check_memory(
@@ -250,7 +247,7 @@ class Components:
                 feature_scaling=recipe.feature_scaling,
                 precision=recipe.precision,
                 device=device,
-                processes=processes,
+                **processes,
             )
         if chosen.name == "full":
             among = share if divides else ALONE

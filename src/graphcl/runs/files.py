@@ -250,9 +250,10 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
     path = run / METRICS
     if not path.exists():
         return []
-    return _parsed(
+    found: list[dict[str, Any]] = _parsed(
         path, lambda text: [json.loads(line) for line in text.splitlines()], limit=METRICS_BYTES
     )
+    return found
 
 
 def read_embeddings(run: Path) -> Any:

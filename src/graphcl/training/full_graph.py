@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from graphcl.arrays import Integers
 from graphcl.distributed import ALONE, Share, gather_tables
 from graphcl.encoders import LayeredEncoder
 from graphcl.encoders.layer import as_tables
@@ -25,6 +24,7 @@ from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import NODE
 from graphcl.graphs.scaling import TableScaling
 from graphcl.graphs.tensors import Prepared, feature_tensor
+from graphcl.kernels.adjacency import IntArray
 from graphcl.kernels.adjacency_rows import AdjacencyRows, BatchRows
 from graphcl.kernels.features import Features
 from graphcl.seeding import derive, generator
@@ -80,19 +80,19 @@ class Division:
         return self.share.world * 2 * self.height
 
     @cached_property
-    def _starts(self) -> Integers:
+    def _starts(self) -> IntArray:
         world = range(self.share.world)
         return np.array([self.share.rows(self.num_nodes, rank).start for rank in world])
 
-    def owner(self, nodes: Integers) -> Integers:
+    def owner(self, nodes: IntArray) -> IntArray:
         """Returns the rank of the process that has each node."""
-        found: Integers = np.searchsorted(self._starts, nodes, side="right") - 1
+        found: IntArray = np.searchsorted(self._starts, nodes, side="right") - 1
         return found
 
-    def place(self, nodes: Integers) -> Integers:
+    def place(self, nodes: IntArray) -> IntArray:
         """Returns the row of each node's first copy in a gathered table."""
         owner = self.owner(nodes)
-        found: Integers = nodes + (owner * 2 * self.height - self._starts[owner])
+        found: IntArray = nodes + (owner * 2 * self.height - self._starts[owner])
         return found
 
     def gather(self, rows: Tensor) -> Tensor:
@@ -127,7 +127,7 @@ class _Route(NamedTuple):
     rows: BatchRows
 
     @classmethod
-    def of(cls, nodes: Integers, division: Division, device: torch.device) -> Self:
+    def of(cls, nodes: IntArray, division: Division, device: torch.device) -> Self:
         share, batch = division.share, Division(len(nodes), division.share)
         owner = division.owner(nodes)
         counts = np.bincount(owner, minlength=share.world)
@@ -144,7 +144,7 @@ class _Route(NamedTuple):
         def index(array: Any) -> Tensor:
             return torch.from_numpy(array).to(device)
 
-        def both(first: Integers, further: int) -> Integers:
+        def both(first: IntArray, further: int) -> IntArray:
             return np.concatenate([first, first + further])
 
         rows = np.full((2, division.places), -1)

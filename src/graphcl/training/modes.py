@@ -61,30 +61,21 @@ class Mode(NamedTuple):
     reason: str
 
 
-class Processes(NamedTuple):
-    """How many processes train.
-
-    Attributes:
-        dividing: how many each hold a part of the whole graph; 1 where each holds all of it.
-        beside: how many share this device's memory.
-    """
-
-    dividing: int = 1
-    beside: int = 1
-
-
 def choose_mode(
     graph: Graph,
     mode: str,
     footprint: Footprint,
     *,
     device: torch.device,
-    processes: Processes = Processes(),  # noqa: B008 (frozen)
+    dividing: int = 1,
+    beside: int = 1,
 ) -> Mode:
     """Returns the mode that is asked for; for ``auto``, the one that fits size and memory.
 
     Whole, a step encodes every node twice. Sampled, it encodes a tree around each node of a batch:
-    more work per node, and memory that does not grow with the graph.
+    more work per node, and memory that does not grow with the graph. Of the processes that train,
+    so many are `dividing` the whole graph (1: each holds all of it), and so many share this
+    device's memory (`beside`).
 
     Raises:
         ParameterError: sampling is asked for with parts that only see whole graphs.
@@ -96,7 +87,7 @@ def choose_mode(
         return Mode(mode, "as asked")  # type: ignore[arg-type]
     if not footprint.sampled:
         return Mode("full", whole_only)
-    needed = processes.beside * full_graph_bytes(graph, footprint, processes.dividing)
+    needed = beside * full_graph_bytes(graph, footprint, dividing)
     available = available_memory_bytes(device)
     size = f"about {needed / 1e9:.1f} GB" if needed >= 1e8 else "under 0.1 GB"
     figures = f"{size} of the {available / 1e9:.1f} GB that are free"
@@ -117,7 +108,8 @@ def check_memory(
     feature_scaling: str,
     device: torch.device,
     precision: str = "auto",
-    processes: Processes = Processes(),  # noqa: B008 (frozen)
+    dividing: int = 1,
+    beside: int = 1,
 ) -> None:
     """Refuses a training that would not fit, before it takes any memory, and says what would help.
 
@@ -129,7 +121,7 @@ def check_memory(
 
     def needed(batch_nodes: int) -> int:
         if mode.name == "full":
-            return processes.beside * full_graph_bytes(graph, footprint, processes.dividing)
+            return beside * full_graph_bytes(graph, footprint, dividing)
         table = table_bytes(
             graph, feature_scaling=feature_scaling, precision=precision, device=device
         )

@@ -8,7 +8,7 @@ import scipy.sparse
 import torch
 
 from graphcl.errors import GraphError, ParameterError, RecipeError
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.graphs.collection import disjoint_union
 from graphcl.graphs.graph import Graph
 from graphcl.research.systems import SYSTEMS

@@ -10,7 +10,7 @@ import torch
 
 from graphcl.arrays import Integers
 from graphcl.errors import GraphError, ParameterError, check_keys, typed
-from graphcl.estimator import GraphCL
+from graphcl.estimator.model import GraphCL
 from graphcl.evaluation.splits import Learner
 from graphcl.graphs.collection import (
     GraphCollection,
