@@ -8,6 +8,7 @@ from pathlib import Path
 from graphcl.datasets import CATALOGUE, data_folders, gallery_files, load_dataset
 from graphcl.errors import DatasetError, suggestion
 from graphcl.files.arrays import refuse_gzipped
+from graphcl.files.remote import local
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.npz import read_graph
@@ -27,9 +28,10 @@ def open_graph(path: str | Path, *, on_note: Callable[[str], None] = _warn) -> A
 
     Args:
         path: an `.npz` (`graphcl.graphs.npz` lists its arrays), a store, the
-            name of a dataset, or a list of edges, which `read_tables` reads with more options. Of
-            a store in parts, it is the graph that was divided, in its own order. The structure of
-            a store is scanned, because compiled loops rely on it.
+            name of a dataset, or a list of edges, which `read_tables` reads with more options; also
+            ``s3://…`` and the like (`graphcl.files.remote`). Of a store in parts, it is the graph
+            that was divided, in its own order. The structure of a store is scanned, because
+            compiled loops rely on it.
         on_note: gets a line on arrays of an `.npz` that are not used; the default is a warning.
 
     Returns:
@@ -39,6 +41,7 @@ def open_graph(path: str | Path, *, on_note: Callable[[str], None] = _warn) -> A
         DatasetError: nothing is known by this name.
         StoreError: a store is damaged.
     """
+    path = local(path)
     name, path = str(path), Path(path)
     gallery = gallery_files(data_folders())
     if name.lower() in {*CATALOGUE, *gallery}:

@@ -13,6 +13,7 @@ import numpy as np
 
 from graphcl.arrays import Array
 from graphcl.errors import RunError, counted, option, require
+from graphcl.files.remote import local
 from graphcl.graphs.nodes import Nodes
 from graphcl.runs import files as runs
 from graphcl.runs import versions
@@ -77,8 +78,8 @@ class Run:
         self.path = versions.run_root(Path(path))
         self._version = None if self.path == Path(path) else Path(path)
         self.device = device
-        self._given, self._tables = graph, TableOptions.named("Run", tables)
-        self._shards = Path(embeddings) if embeddings else None
+        self._given, self._tables = local(graph), TableOptions.named("Run", local(tables))
+        self._shards = Path(local(embeddings)) if embeddings else None
         self._given_of: Path | None = None  # the version that the graph was given for
         self._kept: dict[tuple[str, Path], Any] = {}
         self.read_graph: Callable[[Path], AnyGraph] = self._read_graph

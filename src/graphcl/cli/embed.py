@@ -14,6 +14,7 @@ from graphcl.cli.options import DeviceOption, JsonOption, print_result
 from graphcl.cli.processes import ProcessesOption, launch
 from graphcl.cli.table_options import takes_tables
 from graphcl.errors import DatasetError, GraphError, ParameterError, RunError, counted, require
+from graphcl.files.remote import local, named
 from graphcl.files.text import read_text
 from graphcl.graphs.relation import NODE
 from graphcl.runs import files as runs
@@ -205,7 +206,7 @@ def _require_stored(run: Path, graph: str | None) -> None:
     from graphcl.runs.graph import run_graph
 
     name, source = runs.read_config(run, baselines=True).method, run_graph(run)
-    if graph is not None and graph != source:
+    if graph is not None and named(graph) != source:
         raise RunError(f"{run}: {name} has embeddings of {source} only; train it on {graph}")
     if (run / runs.PREDICTIONS).exists():
         raise RunError(f"{run}: {name} is supervised: it predicts classes and has no embeddings")
@@ -311,12 +312,13 @@ def _trained_parts(run: Path) -> str | None:
     Raises:
         RunError: there is one of that name, and it is of another build.
     """
-    origin = runs.read_config(run, baselines=True).origin
-    if not (origin.graph and is_parts(Path(origin.graph))):
+    config = runs.read_config(run, baselines=True)
+    graph = local(config.origin.graph) if config.is_sealed else config.origin.graph
+    if not (graph and is_parts(Path(graph))):
         return None
-    if read_store(Path(origin.graph)).build != origin.build:
-        raise RunError(f"{run}: {origin.graph} is not the graph that the run was trained on")
-    return origin.graph
+    if read_store(Path(graph)).build != config.origin.build:
+        raise RunError(f"{run}: {graph} is not the graph that the run was trained on")
+    return str(graph)
 
 
 def _check_run_of_parts(run: Path, graph: Path, node_type: str | None) -> None:

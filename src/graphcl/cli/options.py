@@ -16,7 +16,9 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcl.errors import RecipeError, TrainingWarning
+from graphcl.errors import ParameterError, RecipeError, TrainingWarning
+from graphcl.files.atomic import refuse_remote
+from graphcl.files.remote import local, named
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
@@ -47,13 +49,31 @@ def parse_settings(settings: list[str]) -> dict[str, str]:
 def print_result(value: Mapping[str, Any], text: str, *, as_json: bool) -> None:
     """Prints `value` as one JSON object on stdout, or else `text`, if there is any."""
     if as_json or text:
-        print(json.dumps(value, indent=2, allow_nan=False) if as_json else text)
+        print(named(json.dumps(value, indent=2, allow_nan=False) if as_json else text))
 
 
 def print_warnings(signs: Sequence[Mapping[str, str]]) -> None:
     """Prints signs that a training failed, on stderr; stdout is for results."""
     for sign in signs:
         print(f"warning: {sign['message']}\n  try {sign['advice']}", file=sys.stderr, flush=True)
+
+
+_INPUTS = {"graph", "graphs", "nodes", "edges", "tags", "vectors", "vector_ids", "labels", "pairs"}
+_INPUTS |= {"embeddings", "new", "remove_nodes", "remove_edges", "recipe"}
+
+
+def with_files(command: Callable[..., None]) -> Callable[..., None]:
+    """Returns a command to which the files that its options name are fetched first."""
+
+    def fetching(**given: Any) -> None:
+        for name, value in given.items():
+            if name in ("out", "run"):  # what is written
+                refuse_remote(value, ParameterError)
+            elif name in _INPUTS:
+                given[name] = [*map(local, value)] if isinstance(value, list) else local(value)
+        command(**given)
+
+    return fetching
 
 
 _given = {"quiet": False, "verbose": False}  # the options of the command that is running

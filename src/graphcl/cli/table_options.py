@@ -14,6 +14,7 @@ import typer
 
 from graphcl.cli.options import TABLES, is_verbose
 from graphcl.errors import GraphError
+from graphcl.files.remote import named
 from graphcl.settings import LABEL_KINDS
 from graphcl.tabular.options import (
     DUPLICATES,
@@ -301,7 +302,7 @@ def print_notes(
     elif not again:
         said += unusual(report.lines)
     for line in said:
-        print(line, file=sys.stderr)
+        print(named(line), file=sys.stderr)
 
 
 def unusual(lines: Sequence[str]) -> list[str]:

@@ -22,6 +22,7 @@ from graphcl.cli.processes import ProcessesOption, interrupts, launch
 from graphcl.cli.progress import ProbeStepsOption, count_progress, probe, scores_text
 from graphcl.cli.table_options import print_notes, takes_tables
 from graphcl.errors import DatasetError, ParameterError, counted, require
+from graphcl.files.remote import named
 from graphcl.runs.files import EMBEDDINGS, Origin
 from graphcl.settings import PROBE_STEPS, TOPOLOGIES
 from graphcl.store.header import is_parts
@@ -210,6 +211,7 @@ def train(
         loaded, origin = data, Origin(graph, parts.source.fingerprint, build=parts.build)
     else:
         loaded, origin = _load(graph, tables, inductive=inductive, whole=given is None)
+    origin = replace(origin, graph=named(origin.graph), tables=named(origin.tables))
     where = resolve_device(device)
     if values is None and not isinstance(loaded, PartitionedGraph):
         from graphcl.research import train_baseline

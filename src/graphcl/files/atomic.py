@@ -19,6 +19,7 @@ Permissions follow the umask, as for any new file.
 import fcntl
 import glob
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Collection, Iterator
@@ -136,6 +137,7 @@ def check_new_folder(
     Every folder of this kind contains the file `marker`. A folder without it is not ours and is
     never overwritten, unless it is empty.
     """
+    refuse_remote(path, error)
     if path.name in ("", ".."):
         raise error(f"{path}: a {kind} is a new folder; give it a name")
     if path.is_dir() and any(path.iterdir()):
@@ -155,6 +157,20 @@ def check_new_folder(
         probe.rmdir()
     except OSError as problem:
         raise error(f"{path}: cannot be written in {above} ({problem.strerror})") from None
+
+
+def refuse_remote(path: Path, error: type[InvalidInputError]) -> None:
+    """Refuses to write to another place than this machine, such as ``s3://``.
+
+    Raises:
+        InvalidInputError: of the type `error`.
+    """
+    found = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", str(path))  # `Path` leaves one slash
+    if found:
+        raise error(
+            f"{found[1]}://…: nothing is written to an object store; name a place on this machine "
+            "and copy it, as by: aws s3 cp --recursive FOLDER s3://BUCKET/FOLDER"
+        )
 
 
 @contextmanager

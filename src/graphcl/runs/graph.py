@@ -13,6 +13,7 @@ from typing import Any
 
 from graphcl.datasets import CATALOGUE
 from graphcl.errors import DatasetError, GraphCLError, RunError, option, require
+from graphcl.files.remote import local
 from graphcl.graphs.collection import GraphCollection, fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.opening import AnyGraph, open_graph
@@ -216,12 +217,14 @@ def _moved(run: Path, source: str, options: TableOptions) -> tuple[str, TableOpt
 
     The run names them as they were called where it was trained. If there is no such file here, it
     is looked for beside the run and in the folders above; the fingerprint says if it is the one.
+    What is not on a machine is fetched.
     """
+    files = {name: local(getattr(options, name)) for name in FILES}
+    source, options = local(source), replace(options, **files)
     if _is_here(source, Path()) or is_query(source) or source.lower() in CATALOGUE:
         return source, options
     for folder in run.absolute().parents:
         if _is_here(source, folder):
-            files = {name: getattr(options, name) for name in FILES}
             found = {name: _within(folder, one) for name, one in files.items()}
             return str(folder / source), replace(options, **found)
     return source, options
@@ -258,9 +261,10 @@ def _require_harmless(
     options: TableOptions,
     propose: Callable[[runs.Origin, TableOptions], str],
 ) -> None:
-    """Refuses tables, and files without a fingerprint, that an unsealed run names."""
-    tables = names_tables(origin.graph, options)
-    if not tables and (origin.graph.lower() in CATALOGUE or origin.fingerprint):
+    """Refuses what an unsealed run names: tables, files elsewhere or without a fingerprint."""
+    tables, elsewhere = names_tables(origin.graph, options), "://" in origin.graph + origin.tables
+    fixed = origin.graph.lower() in CATALOGUE or origin.fingerprint
+    if fixed and not (tables or elsewhere):
         return
     nodes = f" with nodes {_shown(str(options.nodes))}" if options.nodes else ""
     how = propose(origin, options if tables else TableOptions())

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import GraphError, StoreError, counted, demand, option
+from graphcl.files.remote import local, named
 from graphcl.graphs.collection import fingerprint
 from graphcl.graphs.conversion import describe_reverse, find_reverse
 from graphcl.graphs.graph import Graph
@@ -33,7 +34,7 @@ from graphcl.tabular.entries import (
 )
 from graphcl.tabular.features import InMemory
 from graphcl.tabular.nodes import NumberedNodes
-from graphcl.tabular.options import TableOptions, holds_tables
+from graphcl.tabular.options import FILES, TableOptions, holds_tables
 from graphcl.tabular.originals import read_cells
 from graphcl.tabular.preparation import read_preparation, write_preparation
 from graphcl.tabular.report import EdgeCounts, TableReport, Usual, head_of, said_of
@@ -66,9 +67,11 @@ def read_tables(edges: Any = None, nodes: Any = None, **options: Any) -> Any:
         GraphError: a table is wrong; the message names the table, row and column, the value, and
             what to do.
     """
-    source = str(edges) if isinstance(edges, Path) else edges
+    source = str(local(edges)) if isinstance(edges, Path) else local(edges)
     lists = {"edges": source} if holds_tables(source) else {}
-    found = TableOptions.named("read_tables", {"nodes": nodes, **options, **lists})
+    given = {"nodes": nodes, **options}
+    given |= {name: local(given[name]) for name in FILES if name in given}
+    found = TableOptions.named("read_tables", given | lists)
     demand(lists or source is not None or found.is_typed, "read_tables: edges are missing")
     return load_tables(None if lists else source, found)[0]
 
@@ -192,7 +195,7 @@ def build_store(
             _divide(store, hidden, parts, order, on_step)
             shutil.rmtree(hidden)
         else:
-            _divide(store, Path(graph), parts, order, on_step, named=str(graph))
+            _divide(store, Path(graph), parts, order, on_step, stays=named(str(graph)))
         return report
 
 
@@ -203,16 +206,16 @@ def _divide(
     order: str,
     on_step: Callable[[str], None],
     *,
-    named: str = "",
+    stays: str = "",
 ) -> None:
     """Writes the parts of a store, and what prepared its features.
 
-    `named` is where the store stays, if it does.
+    `stays` is where the store stays, if it does.
     """
     from graphcl.store.partition import divide  # loops, which import torch
 
     divide(store, whole, parts=parts, order=order, on_step=on_step)
-    store.source = Source(fingerprint((Graph.open(whole),)), named)
+    store.source = Source(fingerprint((Graph.open(whole),)), stays)
     for file in map(Path, read_store(whole).source.beside):
         shutil.copyfile(whole / file, store.beside(file.parent.name) / file.name)
 

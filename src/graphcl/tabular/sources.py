@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from graphcl.errors import GraphError, check_known, demand, option
 from graphcl.files.arrays import refuse_gzipped
+from graphcl.files.remote import DATABASE, PARQUET
 from graphcl.store.header import is_store
 from graphcl.tabular import graph_formats
 from graphcl.tabular.duck import (
@@ -36,8 +37,6 @@ from graphcl.tabular.duck import (
 from graphcl.tabular.options import TableOptions
 
 TEXT = (".csv", ".tsv", ".txt", ".edges", ".el", ".edgelist")
-PARQUET = (".parquet", ".pq")
-DATABASE = (".duckdb", ".ddb", ".db", ".sqlite", ".sqlite3")
 GRAPHS = (".graphml", ".gml")
 ARRAYS = (".npy", ".npz")
 EDGE_FILES = (*TEXT, *PARQUET, *DATABASE, *GRAPHS)
