@@ -79,6 +79,7 @@ LONG = (
 OPTIONAL = {
     "kubernetes_validate": "the manifest of docs/operate/scaling.md",
     "pyspark": "the Spark job of docs/operate/spark.md",
+    "ray": "the Ray Train job of docs/operate/ray.md",
 }
 
 
