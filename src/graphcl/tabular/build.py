@@ -28,9 +28,9 @@ from graphcl.store.writer import ArrayWriter, StoreWriter, write_nodes
 from graphcl.tabular.edges import EdgeList, FoundRelation
 from graphcl.tabular.entries import (
     BLOCK,
-    SymmetricEntries,
     directed_entries,
     fill_csr,
+    symmetric_entries,
 )
 from graphcl.tabular.features import InMemory
 from graphcl.tabular.nodes import NumberedNodes
@@ -291,12 +291,13 @@ def _fill_relation(
     width, loops, time = one.features.width, one.rows - rows, one.features.age
     age = None if time is None else partial(ages, time)
     counts = tables.report.counts
-    both = SymmetricEntries(duck, weighted, EdgeCounts() if typed else counts, age)
+    found = EdgeCounts() if typed else counts
+    both = partial(symmetric_entries, duck, found, weighted=weighted, age=age)
     undirected = not typed
     if source == target and typed and not table.options.directed and rows and not width:
-        for _ in both:
+        for _ in both():
             pass
-        undirected = both.counts.symmetric
+        undirected = found.symmetric
     if not typed:
         counts.rows, counts.dangling, counts.self_loops = one.rows, table.dangling, loops
     into: Any = InMemory()
@@ -309,7 +310,7 @@ def _fill_relation(
         one.features.features.fill(features)
 
     def adjust(weight: npt.NDArray[np.float32]) -> None:
-        if undirected and both.counts.symmetric:
+        if undirected and found.symmetric:
             weight *= np.float32(0.5)  # exact; both directions were added up
         if len(weight) and not (np.isfinite(weight).all() and (weight > 0).all()):
             raise GraphError(
@@ -319,7 +320,7 @@ def _fill_relation(
 
     fill_csr(
         into,
-        both
+        both()
         if undirected
         else directed_entries(duck, where, weighted=weighted, features=features, age=age),
         rows=tables.nodes[target].num_nodes,

@@ -206,19 +206,14 @@ def find_codes(duck: Duck, source: Source, names: Sequence[str]) -> dict[str, st
 
     The first rows and columns are looked at.
     """
-    names = names[:_COLUMNS]
-    if not names:
-        return {}
-    cells_of = [f"trim({quoted(name)})" for name in names]
-    codes = [f"min({one}) FILTER (regexp_matches({one}, '^0[0-9]+$'))" for one in cells_of]
-    others = [f"count_if(NOT regexp_matches({one}, '^[0-9]*$'))" for one in cells_of]
-    row = duck.row(
-        f"SELECT {', '.join(codes + others)} FROM (SELECT {', '.join(map(quoted, names))} "
-        f"FROM {source.relation} LIMIT {_CODES})",
-        where=source.name,
-    )
-    found = zip(names, row[: len(names)], row[len(names) :], strict=True)
-    return {name: code for name, code, wrong in found if code is not None and not wrong}
+    head = replace(source, relation=f"(FROM {source.relation} LIMIT {_CODES})")
+    code = "regexp_matches({0}, '^0[0-9]+$')"
+    tests = {"code": code, "whole": "regexp_matches({0}, '^[0-9]+$')"}
+    return {
+        name: _first(duck, head, name, code.replace("{0}", f"trim({quoted(name)})"))[1].strip()
+        for name, there, counts in _counts(duck, head, names[:_COLUMNS], tests)
+        if counts["code"] and counts["whole"] == there
+    }
 
 
 def _counts(

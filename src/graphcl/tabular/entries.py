@@ -9,7 +9,6 @@ directions are known. In a typed graph rows are targets and columns are sources.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -47,65 +46,57 @@ def _runs(duck: Duck, query: str, shift: int) -> Iterator[list[npt.NDArray[Any]]
         yield held
 
 
-@dataclass
-class SymmetricEntries:
-    """The entries of undirected edges, streamed once, sorted by row and column.
+def symmetric_entries(
+    duck: Duck, counts: EdgeCounts, *, weighted: bool, age: Aging | None = None
+) -> Iterator[Entries]:
+    """Yields the entries of undirected edges, sorted by row and column.
+
+    If `counts.symmetric` is true at the end, weights must be halved.
 
     Args:
         duck: a session with a table ``pairs``: node numbers ``u`` and ``v``, and weights ``w`` if
             `weighted`.
+        counts: completed when the last entry has been read.
         weighted: whether entries have weights. The weights of all rows that name an edge are
             added; in a symmetric list, each edge counts once.
-        counts: completed when the last entry has been read.
         age: turns times ``m`` into features; that of an edge is of the latest row that names it.
     """
-
-    duck: Duck
-    weighted: bool
-    counts: EdgeCounts = field(default_factory=EdgeCounts)
-    age: Aging | None = None
-
-    def __iter__(self) -> Iterator[Entries]:
-        """Yields entries; if `counts.symmetric` is true at the end, weights must be halved."""
-        keys_seen = entries_seen = repeated = 0
-        balanced = True
-        for keys, *values in _runs(self.duck, self._query(), 1):
-            # Two levels of merging: equal keys repeat a row in the same direction; two keys that
-            # differ in the lowest bit alone are one entry, listed in both directions.
-            starts = np.flatnonzero(np.diff(keys, prepend=-1))
-            distinct = keys[starts]
-            firsts = np.flatnonzero(np.diff(distinct >> 1, prepend=-1))
-            entries = distinct[firsts] >> 1
-            keys_seen += len(distinct)
-            entries_seen += len(entries)
-            repeated += len(keys) - len(distinct)
-            total = features = None
-            if self.age is not None:
-                latest = np.maximum.reduceat(values[-1], starts)
-                features = self.age(np.maximum.reduceat(latest, firsts))
-            if self.weighted:
-                sums = np.add.reduceat(values[0], starts)
-                total = np.add.reduceat(sums, firsts)
-                both = np.diff(firsts, append=len(distinct)) == 2
-                pair = firsts[both]
-                one_way, other = sums[pair], sums[pair + 1]
-                balanced &= bool(both.all() and np.allclose(one_way, other, rtol=1e-9, atol=0))
-            yield entries // MAX_NODES, entries % MAX_NODES, total, features
-        # Every row and every edge was counted twice, as (u, v) and as (v, u).
-        self.counts.edges = entries_seen // 2
-        self.counts.repeated = repeated // 2
-        self.counts.both_directions = (keys_seen - entries_seen) // 2
-        self.counts.symmetric = balanced and keys_seen == 2 * entries_seen > 0
-
-    def _query(self) -> str:
-        weight, time = ", w" if self.weighted else "", "" if self.age is None else ", m"
-        halves = [
-            f"SELECT ({a} * {MAX_NODES} + {b}) * 2 + {direction} AS k{weight}{time} FROM pairs "
-            "WHERE u <> v"
-            for a, b, direction in (("u", "v", 0), ("v", "u", 1))
-        ]
-        # Also sorted by weight: a sum of floats depends on their order.
-        return f"{halves[0]} UNION ALL {halves[1]} ORDER BY k{weight}"
+    keys_seen = entries_seen = repeated = 0
+    balanced = True
+    picked = f"{', w' if weighted else ''}{'' if age is None else ', m'}"
+    halves = [
+        f"SELECT ({a} * {MAX_NODES} + {b}) * 2 + {direction} AS k{picked} FROM pairs WHERE u <> v"
+        for a, b, direction in (("u", "v", 0), ("v", "u", 1))
+    ]
+    # Also sorted by weight: a sum of floats depends on their order.
+    query = f"{halves[0]} UNION ALL {halves[1]} ORDER BY k{', w' if weighted else ''}"
+    for keys, *values in _runs(duck, query, 1):
+        # Two levels of merging: equal keys repeat a row in the same direction; two keys that
+        # differ in the lowest bit alone are one entry, listed in both directions.
+        starts = np.flatnonzero(np.diff(keys, prepend=-1))
+        distinct = keys[starts]
+        firsts = np.flatnonzero(np.diff(distinct >> 1, prepend=-1))
+        entries = distinct[firsts] >> 1
+        keys_seen += len(distinct)
+        entries_seen += len(entries)
+        repeated += len(keys) - len(distinct)
+        total = features = None
+        if age is not None:
+            latest = np.maximum.reduceat(values[-1], starts)
+            features = age(np.maximum.reduceat(latest, firsts))
+        if weighted:
+            sums = np.add.reduceat(values[0], starts)
+            total = np.add.reduceat(sums, firsts)
+            both = np.diff(firsts, append=len(distinct)) == 2
+            pair = firsts[both]
+            one_way, other = sums[pair], sums[pair + 1]
+            balanced &= bool(both.all() and np.allclose(one_way, other, rtol=1e-9, atol=0))
+        yield entries // MAX_NODES, entries % MAX_NODES, total, features
+    # Every row and every edge was counted twice, as (u, v) and as (v, u).
+    counts.edges = entries_seen // 2
+    counts.repeated = repeated // 2
+    counts.both_directions = (keys_seen - entries_seen) // 2
+    counts.symmetric = balanced and keys_seen == 2 * entries_seen > 0
 
 
 def directed_entries(

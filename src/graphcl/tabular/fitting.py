@@ -112,6 +112,13 @@ class _Columns:
             filled = counted(self.filled, "missing value")
             self.notes.append(f"nodes: {filled} filled with {filling}")
 
+    def _say_of(self, names: Sequence[str], what: str) -> None:
+        """Notes what several columns have, if there are any; ``{}`` stands for their names."""
+        if names:
+            which = counted(len(names), "column has", "columns have")
+            shown = listed([repr(name) for name in names])
+            self.notes.append(f"nodes: {which} {what.replace('{}', shown)}")
+
     def _copy(self, names: Sequence[str], flag: str = "") -> None:
         """Copies columns that are not numbers into tables of the session.
 
@@ -364,10 +371,7 @@ class FitColumns(_Columns):
         self._say_filled("zero" if self._options.missing == "zero" else "the mean")
         if self._zeros:
             self.notes.append(f"nodes: {counted(self._zeros, 'missing value')} encoded as zeros")
-        if self.empty:
-            left = counted(len(self.empty), "column has", "columns have")
-            shown = listed([repr(name) for name in self.empty])
-            self.notes.append(f"nodes: {left} no values: {shown}: left out")
+        self._say_of(self.empty, "no values: {}: left out")
 
 
 class ApplyColumns(_Columns):
@@ -412,11 +416,9 @@ class ApplyColumns(_Columns):
         if cells.is_text(self._source, column.name):
             return column.kind != VECTOR
         kind = cells.kind_of_type(self._source.columns[column.name])
-        if column.kind in (CATEGORY, TEXT):
-            return kind not in ("", VECTOR)
-        if column.kind in (DATE, DURATION):
-            return kind in (column.kind, TEXT)
-        return kind == column.kind
+        written, moment = kind not in ("", VECTOR), kind in (column.kind, TEXT)
+        fits = {CATEGORY: written, TEXT: written, DATE: moment, DURATION: moment}
+        return fits.get(column.kind, kind == column.kind)
 
     def _look_at_numbers(self, numbers: Numbers, columns: Sequence[Column]) -> None:
         facts = numbers.facts
@@ -436,42 +438,29 @@ class ApplyColumns(_Columns):
             if facts.known[place] and is_far(column, low, high):
                 worst = low if column.low - low > high - column.high else high
                 far.append((column, worst))
-        self._say_empty(empty)
-        if far:
-            column, worst = far[0]
-            which = counted(len(far), "column has", "columns have")
-            shown = listed([repr(one.name) for one, _ in far])
-            self.notes.append(
-                f"nodes: {which} numbers far outside the training's range: {shown} "
-                f"({column.name!r}: {worst:g}; in training {column.low:g} to {column.high:g})"
-            )
+        self._say_of(empty, f"no values and {self._filling} in every row: {{}}")
+        for column, worst in far[:1]:
+            seen = f"{column.name!r}: {worst:g}; in training {column.low:g} to {column.high:g}"
+            range_ = f"numbers far outside the training's range: {{}} ({seen})"
+            self._say_of([one.name for one, _ in far], range_)
 
     def _refuse_cell(self, column: Column, sql: str, what: str) -> None:
         """Refuses the first cell that SQL cannot read, and says how such cells were written."""
         row, cell = self._others[column.name].first(f"{sql} IS NULL")
-        written = ""
-        if column.kind == NUMBER:
-            written = (
-                f"; in training numbers were written {'1,5' if column.decimal == ',' else '1.5'}"
-            )
-        elif column.kind == DATE:
-            written = f"; in training dates were written {column.date_format or '2016-03-20'}"
+        mark = "1,5" if column.decimal == "," else "1.5"
+        forms = {NUMBER: f"numbers were written {mark}"}
+        forms[DATE] = f"dates were written {column.date_format or '2016-03-20'}"
+        written = f"; in training {forms[column.kind]}" if column.kind in forms else ""
         self._wrong(f"row {row}, column {column.name!r}: {short(cell)} {what}{written}")
-
-    def _say_empty(self, names: Sequence[str]) -> None:
-        if names:
-            which = counted(len(names), "column has", "columns have")
-            shown = listed([repr(name) for name in names])
-            self.notes.append(f"nodes: {which} no values and {self._filling} in every row: {shown}")
 
     def _look_at(self, column: Column, other: NonNumericColumn) -> None:
         """Notes what the training has not seen in a column that is not numbers."""
         rows, missing = other.missing()
         self.missing[column.name] = missing
-        if missing == rows > 0 and column.kind not in (DATE, DURATION):
-            self.notes.append(f"nodes: column {column.name!r} has no values: zeros in every row")
-        elif missing == rows > 0:
-            self._say_empty([column.name])
+        if missing == rows > 0:
+            moment = column.kind in (DATE, DURATION)
+            what = f"no values and {self._filling if moment else 'zeros'} in every row: {{}}"
+            self._say_of([column.name], what)
         if column.kind == CATEGORY:
             new = [name for name in other.categories() if name not in column.categories]
             if new:

@@ -101,17 +101,13 @@ def _original(name: str, kind: str, cells_: Any, count: int) -> Original:
     """Returns a column as it was prepared; `kind` is empty if it was not."""
     import pyarrow
 
+    holes = pyarrow.nulls(count - len(cells_), cells_.type)  # of nodes that only edges name
+    values = pyarrow.concat_arrays([*cells_.chunks, holes]).to_numpy(zero_copy_only=False)
     if pyarrow.types.is_floating(cells_.type):
-        numbers = np.full(count, np.nan)
-        numbers[: len(cells_)] = cells_.to_numpy()
-        return Original(name, DATE if kind == DATE else NUMBER, numbers)
-    texts = np.full(count, None, dtype=object)
-    texts[: len(cells_)] = cells_.to_pylist()
-    there = [text for text in texts if text is not None]
-    if not kind:
-        few = 0 < len(set(there)) <= min(FEW_CATEGORIES, (len(there) + 1) // 2)
-        kind = CATEGORY if few else TEXT
-    return Original(name, kind, texts)
+        return Original(name, DATE if kind == DATE else NUMBER, values)
+    there = [text for text in values if text is not None]
+    few = 0 < len(set(there)) <= min(FEW_CATEGORIES, (len(there) + 1) // 2)
+    return Original(name, kind or (CATEGORY if few else TEXT), values)
 
 
 def originals(nodes: Nodes) -> list[Original]:
