@@ -49,20 +49,10 @@ def kept(duck: Duck, source: Source) -> Source:
     """Returns a table whose rows come in the same order each time.
 
     A query may return its rows in another order the next time, so its result is kept in the
-    session.
+    session; a wide one in a file, as a table of DuckDB's own would not hold it.
     """
-    return source if source.stable else _copied(duck, source)
-
-
-def batches(duck: Duck, source: Source, expressions: Sequence[str]) -> Iterator[tuple[int, Any]]:
-    """Returns batches with a column per expression, each with the number of its first row."""
-    picked = ", ".join(f"{sql} AS c{place}" for place, sql in enumerate(expressions))
-    rows = max(_LEAST_ROWS, BLOCK_VALUES // len(expressions))
-    return duck.numbered(f"SELECT {picked} FROM {source.relation}", where=source.name, rows=rows)
-
-
-def _copied(duck: Duck, source: Source) -> Source:
-    """Keeps the rows in the session; a wide table in a file, which DuckDB's own would not hold."""
+    if source.stable:
+        return source
     name = "copy_once" if "node_copy" in source.relation else "node_copy"
     if len(source.columns) <= BLOCK_COLUMNS:
         duck.run(f"CREATE TABLE {name} AS FROM {source.relation}", where=source.name)
@@ -75,6 +65,13 @@ def _copied(duck: Duck, source: Source) -> Source:
     )
     relation = f"read_parquet({file})"
     return replace(source, relation=relation, columns=duck.columns(relation), stable=True)
+
+
+def batches(duck: Duck, source: Source, expressions: Sequence[str]) -> Iterator[tuple[int, Any]]:
+    """Returns batches with a column per expression, each with the number of its first row."""
+    picked = ", ".join(f"{sql} AS c{place}" for place, sql in enumerate(expressions))
+    rows = max(_LEAST_ROWS, BLOCK_VALUES // len(expressions))
+    return duck.numbered(f"SELECT {picked} FROM {source.relation}", where=source.name, rows=rows)
 
 
 class Facts:

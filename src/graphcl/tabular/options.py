@@ -16,6 +16,7 @@ from typing import Any
 from graphcl.errors import (
     GraphError,
     ParameterError,
+    check_keys,
     check_known,
     demand,
     option,
@@ -218,9 +219,7 @@ class TableOptions:
             ParameterError: there is no such option.
         """
         known = [one.name for one in fields(cls)]
-        for name in given.keys() - set(known):
-            near = suggestion(name, known)
-            raise ParameterError(f"{owner}: there is no option {name!r}{near}")
+        check_keys(given, known, where=owner, error=ParameterError)
         return cls(**given)
 
     def given(self) -> dict[str, Any]:

@@ -103,13 +103,10 @@ def open_source(duck: Duck, text: Any, *, role: str, options: TableOptions) -> S
     Raises:
         GraphError: the source does not exist, or cannot be read.
     """
-    if isinstance(text, str):
-        source = _open(duck, text, role, options)
-    else:
-        source = _in_memory(duck, text, role)
+    named = isinstance(text, str)
+    source = _open(duck, text, role, options) if named else _in_memory(duck, text, role)
     # DuckDB numbers the rows of a table as `rowid`, unless a column has that name.
-    taken = [name for name in source.columns if name.lower() == "rowid"]
-    for name in taken:
+    for name in [one for one in source.columns if one.lower() == "rowid"]:
         renamed = {("row id" if one == name else one): k for one, k in source.columns.items()}
         relation = f'(SELECT * RENAME ({quoted(name)} AS "row id") FROM {source.relation})'
         source = replace(source, relation=relation, columns=renamed)
