@@ -51,6 +51,7 @@ SEVERAL = {
     "test_docs.py": "the pages of docs/",
     "test_contributing.py": "CONTRIBUTING.md",
     "test_readme.py": "the README",
+    "test_release.py": "one version everywhere, and what a release holds",
     "test_scaling_page.py": "the commands of docs/operate/scaling.md for many machines, on one",
     "test_spark.py": "the guide to Spark, and folders in its layout",
     "test_layout.py": "where the tests are",
