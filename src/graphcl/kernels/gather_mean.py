@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
+from graphcl.errors import InvalidInputError, option
 from graphcl.kernels.columns import as_float, row_of
 from graphcl.kernels.counter import Draws, draw_long_word, draw_word, threshold
 from graphcl.kernels.parallel import parallel, prange
@@ -78,8 +79,13 @@ def gather_mean(
     if not len(family.parents):
         return
     if isinstance(x, Tensor) and x.is_cuda:
-        from graphcl.kernels.gather_mean_triton import gather_mean as fused
-
+        try:
+            from graphcl.kernels.gather_mean_triton import gather_mean as fused
+        except ImportError:
+            raise InvalidInputError(
+                "sampled training on a GPU needs Triton, which is not installed; "
+                f"{option('device', 'cpu')} trains without it"
+            ) from None
         fused(x, family, draws=draws, out=out, column=column, own=own, edges=edges)
         return
     words = [np.uint32(int(word)) for key in (draws.edges, draws.features) for word in key]
