@@ -19,7 +19,7 @@ def test_merged_rows_self_loops_and_isolated_nodes_are_counted():
     assert (counts.rows, counts.edges, counts.self_loops) == (5, 2, 1)
     assert (counts.repeated, counts.both_directions, counts.dangling) == (1, 1, 1)
     assert report.added_nodes == 1
-    assert "nodes: 1 node has no edge" in report.notes
+    assert report.first[0] == "warning: 1 of 5 nodes has no edge"
     assert graph.node_ids.tolist() == ["a", "b", "c", "d", "e"]
     assert graph.x[:, 0].tolist() == [1, 2, 3, 4, 0]
     assert graph.self_loops_removed == 1

@@ -18,7 +18,7 @@ def test_a_matrix_of_scipy_with_its_isolated_nodes_and_weights():
     scipy.sparse.save_npz("a.npz", matrix)
     graph, report = load_tables("a.npz", TableOptions(weight="value", features="structural"))
     assert graph.num_nodes == 5
-    assert report.first[-1].startswith("warning: 2 of 5 nodes have no edge")
+    assert report.first[0] == "warning: 2 of 5 nodes have no edge"
     assert graph.edge_weight.tolist() == [2, 2, 3, 3]
     assert graph.node_ids is None
 
