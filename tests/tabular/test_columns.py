@@ -171,7 +171,7 @@ def test_a_type_that_lacks_a_few_ids_is_not_replaced_by_one_that_has_them_all(ca
     films(directors=19)
     assert run(["check", *FILMS]) == 2
     said = capsys.readouterr().err
-    assert "column 'director_id': 1 id is not one of director's, first '20'" in said
+    assert "1 unknown node (column 'director_id': not one of director's), first '20'" in said
     assert "if they are movie's, who has them all: --edges TYPE:directed:movie=" in said
 
 
