@@ -31,14 +31,6 @@ def arrays_of(graph):
     }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def few_folds():
-    """What rivals of predictions are worth is measured on two folds, not on five."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("graphcl.answers.rivals.FOLDS", 2)
-        yield
-
-
 @pytest.fixture
 def arrays(graph):
     return arrays_of(graph)
