@@ -40,11 +40,14 @@ from benchmarks import rows
 from benchmarks.live_service import Service, percentiles
 from benchmarks.update import WINDOW, links, own_bytes
 from graphcl.estimator.model import GraphCL
+from graphcl.files.atomic import write_whole
 from graphcl.graphs.graph import Graph
 from graphcl.runs.files import read_embeddings
 from graphcl.runs.versions import VERSIONS, current_number
 from graphcl.store.columns import Ids
 
+RESULTS = Path(__file__).parent / "results/year.jsonl"
+PAGE = Path(__file__).parents[1] / "docs/operate/service.md"
 FEATURES, DIM = 32, 64
 NEW, LINKS = 20, 100  # nodes and edges of an update
 BACK = 25  # of so many updates one is followed by the way back
@@ -367,12 +370,65 @@ async def live(folder: Path, service: Service, options: argparse.Namespace) -> N
     print(row, flush=True)
 
 
+def page(text: str, found: list[dict[str, Any]]) -> str:
+    """Returns docs/operate/service.md with its table of the longest year."""
+    longest = max(row["length_minutes"] for row in found)
+    found = [row for row in found if row["length_minutes"] == longest]
+    minutes = [row for row in found if row["what"] == "minute"]
+    (year,) = [row for row in found if row["what"] == "year"]
+    lines = [
+        "| minutes | answered | p50 | p99, best to worst minute | memory | of it, each page once | "
+        "open files, at most | updates | seconds of one | busy processes per core |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    tens = [(start + 1, start + 10) for start in range(10, int(longest), 10)]
+    for first, last in ((1, 1), (2, 10), *tens):
+        some = [row for row in minutes if first <= row["minute"] <= last]
+        of = {key: [row[key] for row in some] for key in some[0] if key in some[-1]}
+        memory, shared = (
+            f"{min(of[key]) / 1e9:.2f}–{max(of[key]) / 1e9:.2f} GB"
+            for key in ("memory", "memory_shared")
+        )
+        best, worst = min(of["p99_ms"]), max(of["p99_ms"])
+        lines.append(
+            f"| {first if first == last else f'{first}–{last}'} | {sum(of['requests']):,} | "
+            f"{np.median(of['p50_ms']):.0f} ms | {best:.0f}–{worst:.0f} ms | {memory} | {shared} | "
+            f"{max(of['files'])} | {sum(of['updates']):,} | "
+            f"{np.median(of['update_seconds']):.1f} | {np.mean(of['load']):.0f} |"
+        )
+    statuses = Counter[str]()
+    for row in minutes:
+        statuses.update(row["statuses"])
+    refused = sum(count for name, count in statuses.items() if name.startswith("hostile"))
+    others = sum(statuses.values()) - refused - statuses["200"]
+    told = {
+        "updates": f"{year['updates']:,}",
+        "the process that updates was killed": f"{year['kills']} times",
+        "requests": f"{year['asked']:,}",
+        "answered with 200": f"{statuses['200']:,}",
+        "answered otherwise, or not": f"{others:,}",
+        "nonsense, refused": f"{refused:,}",
+        "answers compared": f"{year['compared']:,}",
+        "wrong": f"{year['wrong']:,}",
+        "of a version that was removed meanwhile": f"{year['version_gone']:,}",
+        "largest difference": f"{year['largest_difference']:.1e}",
+        "tables of changes": f"{year['changes_bytes'] / 1e6:,.1f} MB",
+        "rows that were embedded again": f"{year['embedded_bytes'] / 1e6:,.0f} MB",
+        "written": f"{year['written_bytes'] / 1e6:,.0f} MB",
+        "disk before, after": f"{year['disk_before'] / 1e6:,.0f} MB, "
+        f"{year['disk_after'] / 1e6:,.0f} MB",
+    }
+    lines += ["", "| of the whole hour | |", "|---|---|"]
+    lines += [f"| {name} | {value} |" for name, value in told.items()]
+    return rows.placed(text, "<!-- table: year -->\n", "\n".join(lines) + "\n", "<!-- end -->")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", nargs="?", type=Path, help="of the run; by default a new one")
-    parser.add_argument("--role", choices=["clients", "updater"], default="clients")
+    parser.add_argument("--role", choices=["clients", "updater", "page"], default="clients")
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--nodes", type=int, default=100_000)
     parser.add_argument("--updates", type=int, default=2000)
@@ -384,6 +440,9 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="likewise")
     parser.add_argument("--out", type=Path, default=Path("year.jsonl"))
     options = parser.parse_args()
+    if options.role == "page":
+        write_whole(PAGE, page(PAGE.read_text(), rows.read(RESULTS)))
+        return
     if options.role == "updater":
         update(options.folder, options)
         return

@@ -135,6 +135,16 @@ def test_a_fault_while_labels_are_learned_is_raised_where_they_are_asked_for(a_r
             served.predict(np.array([0]))
 
 
+def test_labels_are_learned_once_for_all_workers_and_starts(a_run, tmp_path, monkeypatch):
+    path = shutil.copytree(a_run[0], tmp_path / "run")
+    (path / "labels.safetensors").unlink(missing_ok=True)
+    rows, first = np.arange(60), ServedRun(path, a_run[1])
+    expected = first.predict(rows)
+    assert (path / "labels.safetensors").is_file()
+    monkeypatch.setattr("graphcl.evaluation.calibration._fit", None)  # nobody learns again
+    assert ServedRun(path, a_run[1]).predict(rows) == expected
+
+
 def test_of_many_labels_a_sample_is_learned(a_run, monkeypatch):
     monkeypatch.setattr("graphcl.serving.run.MOST_LABELLED", 20)
     served = ServedRun(*a_run)

@@ -26,10 +26,11 @@ anything by which its nodes are scored. So it is with the smoothing. The divisio
 looks at all labels.
 """
 
+import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -43,6 +44,7 @@ from graphcl.evaluation.prediction_error import PredictionError, measure
 from graphcl.evaluation.probe import STRENGTHS as WIDE_STRENGTHS
 from graphcl.evaluation.probe import check_embeddings, standardiser, within_span
 from graphcl.evaluation.smoothing import (
+    HOPS,
     MOST_VALUES,
     NOTHING,
     Around,
@@ -50,6 +52,7 @@ from graphcl.evaluation.smoothing import (
     hops,
     weigh_hops,
 )
+from graphcl.version import package_version
 
 Tables = Mapping[str, Array]  # several tables of the same nodes, by name
 STEPS = 40  # of a regression; more change probabilities by less than 0.002 in the mean
@@ -144,6 +147,76 @@ class HeldOut:
 
 
 @dataclass(frozen=True, eq=False)
+class Fit:
+    """What is fitted to labels: it takes long, and is nothing but numbers.
+
+    Attributes:
+        terms: of the average.
+        regressions: by the number of the input; those without weight are not kept.
+        error: see `CalibratedProbe`.
+        held_out: likewise.
+        shares: likewise.
+    """
+
+    terms: list[Term]
+    regressions: dict[int, Fitted]
+    error: PredictionError | None
+    held_out: Array
+    shares: Array
+
+    def arrays(self) -> dict[str, Array]:
+        """Returns its tables by name."""
+        found = {"held_out": self.held_out, "shares": self.shares}
+        for number, one in self.regressions.items():
+            found |= {f"weight-{number}": one.weight.numpy(), f"bias-{number}": one.bias.numpy()}
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the rest of it."""
+        error = None if self.error is None else asdict(self.error)
+        return {"terms": [asdict(one) for one in self.terms], "error": error}
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Array], about: Mapping[str, Any]) -> Self:
+        """Returns what `arrays` and `to_json` say.
+
+        Raises:
+            ValueError: something in it is not as they would say it.
+        """
+        try:
+            terms = [Term(**one) for one in about["terms"]]
+            error = about["error"]
+            if error is not None:
+                each = tuple((first, second) for first, second in error["by_class"])
+                error = PredictionError(**{**error, "by_class": each})
+            regressions = {
+                number: Fitted(
+                    torch.from_numpy(arrays[f"weight-{number}"]),
+                    torch.from_numpy(arrays[f"bias-{number}"]),
+                )
+                for number in sorted({one.input for one in terms})
+            }
+            return cls(terms, regressions, error, arrays["held_out"], arrays["shares"])
+        except (TypeError, KeyError) as wrong:
+            raise ValueError(str(wrong)) from None
+
+    def suits(self, widths: list[int], targets: Array) -> bool:
+        """Returns whether it can be of inputs of so many columns, and of these targets."""
+        outputs, count = targets.shape[1], len(STRENGTHS)
+        fits = self.held_out.shape == targets.shape and self.shares.shape == (HOPS + 1,)
+        fits = fits and bool(self.terms) and all(0 <= one.input < len(widths) for one in self.terms)
+        return fits and all(
+            one.weight.shape == (count, widths[number], outputs)
+            and one.bias.shape == (count, outputs)
+            and one.weight.dtype == one.bias.dtype == torch.float32
+            for number, one in self.regressions.items()
+        )
+
+
+Recall = Callable[[str, Callable[[Fit], bool], Callable[[], Fit]], Fit]
+
+
+@dataclass(frozen=True, eq=False)
 class CalibratedProbe:
     """Logistic regressions with temperatures, averaged over inputs and strengths of the penalty.
 
@@ -207,6 +280,7 @@ def fit_calibrated(
     standard: Mapping[str, Callable[[Array], Array]] | None = None,
     names: Any = None,
     around: Around | None = None,
+    recall: Recall | None = None,
 ) -> CalibratedProbe:
     """Fits a probe on labelled nodes and measures its error on folds of them.
 
@@ -220,6 +294,8 @@ def fit_calibrated(
         names: ids of the nodes: folds are drawn in their order, so that those of a node do not
             depend on its row. (default: in the order of rows)
         around: the graph, over whose edges probabilities may be smoothed. (default: they are not)
+        recall: returns what was fitted before, or fits: it is given a digest of all that the fit
+            depends on, what tells whether something can be of it, and what fits. (default: it fits)
 
     Raises:
         GraphError: there is nothing to tell apart, or an embedding is not finite.
@@ -239,7 +315,40 @@ def fit_calibrated(
         for name, table in zip(labels, tables, strict=True)
     ]
     rows = [one(table) for one, table in zip(prepare, tables, strict=True)]
+    if around is not None:
+        around = replace(around, rows=around.rows[order])
+
+    def fit() -> Fit:
+        return _fit(rows, targets, prepare, around, several=several, seed=seed)
+
+    def suits(one: Fit) -> bool:
+        return one.suits([table.shape[1] for table in rows], targets)
+
+    if recall is None:
+        found = fit()
+    else:
+        found = recall(_digest(rows, targets, around, several, seed), suits, fit)
+    held_out = np.full(targets.shape, np.nan)
+    held_out[order] = found.held_out
+    best = max(found.terms, key=lambda term: term.weight)
+    total, weights = sum(term.weight for term in found.terms), dict.fromkeys(labels, 0.0)
+    for term in found.terms:
+        weights[labels[term.input]] += term.weight / total
+    chosen = (weights, best.strength, best.temperature, found.error, held_out, found.shares)
     shares = log_shares(targets, several)
+    return CalibratedProbe(several, *chosen, found.regressions, found.terms, shares, prepare)
+
+
+def _fit(
+    rows: list[Array],
+    targets: Array,
+    prepare: list[Callable[[Array], Array]],
+    around: Around | None,
+    *,
+    several: bool,
+    seed: int,
+) -> Fit:
+    """Fits regressions to prepared rows, and weighs them by those that were held out in turn."""
     division = divide(targets, several, np.random.default_rng(seed))
     terms, error, hop_shares = _UNKNOWN, None, np.array(NOTHING)
     held_out = np.full(targets.shape, np.nan)
@@ -250,32 +359,38 @@ def fit_calibrated(
             mine = held.part == part
             found[mine] = average(some, held.scores[:, mine], held.shares[mine], several)
         if around is not None and _is_bounded(around, division, targets):
-            own = replace(around, rows=around.rows[order])
-            hop_shares, found = _smooth_folds(own, division, each, fits, prepare, targets, several)
-        held_out[order] = _mean_of_rows(found, held.rows, len(targets))
+            hop_shares, found = _smooth_folds(
+                around, division, each, fits, prepare, targets, several
+            )
+        held_out = _mean_of_rows(found, held.rows, len(targets))
         nodes = len(np.unique(held.rows))
         error = measure(found, held.targets, several, nodes=nodes, folds=division.folds)
     every = [(np.arange(len(targets)), np.zeros(0, np.int64))]
-    best = max(terms, key=lambda term: term.weight)
-    total, weights = sum(term.weight for term in terms), dict.fromkeys(labels, 0.0)
-    for term in terms:
-        weights[labels[term.input]] += term.weight / total
-    return CalibratedProbe(
-        several,
-        weights,
-        best.strength,
-        best.temperature,
-        error,
-        held_out,
-        hop_shares,
-        {
-            number: _fit_parts(rows[number], targets, every, several)[0]
-            for number in sorted({term.input for term in terms})
-        },
-        terms,
-        shares,
-        prepare,
-    )
+    fitted = {
+        number: _fit_parts(rows[number], targets, every, several)[0]
+        for number in sorted({term.input for term in terms})
+    }
+    return Fit(terms, fitted, error, held_out, hop_shares)
+
+
+def _digest(
+    rows: list[Array], targets: Array, around: Around | None, several: bool, seed: int
+) -> str:
+    """Returns a digest of all that `_fit` depends on, down to the last bit of a table.
+
+    Regressions are of the columns that they were fitted to: where a basis of these came out
+    otherwise, the digest is another.
+    """
+    tables: list[Any] = [targets, *rows]
+    if around is not None:
+        means = around.means
+        tables += [around.rows, means.indptr, means.indices, means.data, *around.tables.values()]
+    digest = hashlib.blake2b(repr((package_version(), several, seed, STEPS, STRENGTHS)).encode())
+    for table in tables:
+        array = np.ascontiguousarray(table)
+        digest.update(f"{array.dtype} {array.shape}".encode())
+        digest.update(array.view(np.uint8).reshape(-1).data)
+    return digest.hexdigest()[:32]
 
 
 def _mean_of_rows(found: Array, rows: Array, count: int) -> Array:

@@ -160,7 +160,8 @@ def _patched(region: _Region) -> Array:
 
 def _base(table: Array) -> _Base | None:
     """Returns what a mapped table is made of, as a `_Region` has it; None for another table."""
-    region, identity = table.base, getattr(table, "file_identity", None)
+    region: Any = table.base
+    identity = getattr(table, "file_identity", None)
     if isinstance(region, _Region) and table.shape == region.__array_interface__["shape"]:
         base = region.base
     elif isinstance(table, np.memmap) and identity is not None:

@@ -240,14 +240,15 @@ class ServedRun:
         return learned
 
     def _learn_labels(self) -> Learned:
-        """Learns as `predict` does."""
+        """Learns as `predict` does; the run keeps it for other workers, and for the next start."""
         assert self._labels is not None
         known, labelled = self._labels, np.flatnonzero(self._labels.known)
         if len(labelled) > MOST_LABELLED:
             some = np.random.default_rng(0).choice(labelled, MOST_LABELLED, replace=False)
             known = known.only(np.isin(np.arange(len(known.known)), some))
         try:
-            return learn(self.z, self.nodes.ids, known, graph=self._seen, parts=self._parts)
+            how: Any = {"graph": self._seen, "parts": self._parts, "folder": self.folder}
+            return learn(self.z, self.nodes.ids, known, **how)
         except GraphError as error:  # of a sample: one class alone
             raise UnknownError(str(error)) from None
 
