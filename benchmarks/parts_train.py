@@ -145,7 +145,7 @@ def worker(given: argparse.Namespace) -> None:
         )
     if not given.whole:
         topology, made = source.topology, len(meter.times)
-        counts = topology.rows[NODE].counts
+        counts = topology.rows[NODE]
         about |= {"sent_bytes": topology.wire.sent / made, "rows_needed": counts.needed / made}
         about |= {"cache_hits": counts.kept / counts.needed if counts.needed else None}
         about["fill_bytes"] = sum(filled) / made

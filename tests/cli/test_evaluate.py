@@ -43,7 +43,7 @@ def test_all_splits_of_a_graph_are_scored(folder, arrays, capsys):
     each = [linear_probe(z, graph.split(number)).accuracy for number in range(3)]
     assert report["accuracy"] == pytest.approx(sum(each) / 3)
     assert run(["evaluate", "runs/several"]) == 0
-    assert "test nodes, 3 given splits)" in capsys.readouterr().out
+    assert "(test 20 nodes, 3 given splits; " in capsys.readouterr().out
 
 
 def test_the_majority_is_beside_the_accuracy_and_shuffled_labels_warn(folder, arrays, capsys):
@@ -62,5 +62,5 @@ def test_the_majority_is_beside_the_accuracy_and_shuffled_labels_warn(folder, ar
         assert "warning: the accuracy" in captured.err
         assert run(["evaluate", "runs/mine", *more]) == 0
         captured = capsys.readouterr()
-        assert f"majority: {100 * report['majority']:.1f} %" in captured.out
+        assert f"(majority {100 * report['majority']:.1f} %)" in captured.out
         assert "warning" not in captured.out

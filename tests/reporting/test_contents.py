@@ -29,8 +29,6 @@ def test_several_graphs_have_a_report(collection, tmp_path, recipe):
         0,
         *collection.split_nodes,
     ]
-    assert contents.agreement.nodes <= collection.num_nodes
-    assert contents.alignment > 0
     assert '"title":"split"' in render(contents)
 
 
@@ -62,15 +60,14 @@ def test_scores_are_those_of_the_whole_graph_and_edges_are_left_out(here):
     np.save("run/embeddings.npy", sharded.z[:])  # in the order of the parts: the same folds
     Path("run/nodes.npz").unlink()
     plain = gather(Path("run"), whole, method="pca", result=result)
-    assert found.uniformity == pytest.approx(plain.uniformity, abs=1e-4)
     assert (found.confusion.counts == plain.confusion.counts).all()
     assert (found.assigned == plain.assigned).all()
     assert found.result["probe"]["accuracy"] == found.confusion.accuracy
     assert found.result["graph"]["edges"] == whole.num_edges
     source = np.repeat(np.arange(90), np.diff(whole.indptr))
     assert plain.homophily == pytest.approx(np.mean(whole.y[source] == whole.y[whole.indices]))
-    of_edges = ("components", "alignment", "agreement", "homophily")
-    assert [getattr(found, name) for name in of_edges] == [None] * 4
+    of_edges = ("components", "homophily")
+    assert [getattr(found, name) for name in of_edges] == [None] * 2
     assert None not in [getattr(plain, name) for name in of_edges]
     assert "left out" in found.notes[0]
 
@@ -90,7 +87,7 @@ def test_the_command_and_python_write_a_page(here, capsys):
     graphcl.Run("run", graph="parts", embeddings="z.npy").report("b.html", layout="pca")
     page = Path("a.html").read_text()
     assert page == Path("b.html").read_text()
-    for text in ("Confusion matrix", "Uniformity", "is left out"):
+    for text in ("Confusion matrix", "is left out"):
         assert text in page
     capsys.readouterr()
     alone = ["report", "run", "--map", "pca", "--embeddings", "z.npy"]

@@ -74,15 +74,16 @@ def test_days_have_no_clock_and_other_ways_to_write_them_are_read():
     assert np.array_equal(graph.x, other.x)
 
 
-def test_durations_are_days_and_times_are_places_on_the_clock():
+def test_durations_are_days_and_times_of_day_are_left_out_when_told():
     graph, _ = read(csv("id,took", "0,36:00", "1,12:30:00"))
     np.testing.assert_allclose(graph.x[:, 0], [1.5, 12.5 / 24])
     graph, _ = read(csv("id,took", "0,3 days", "1,2 hours"))
     np.testing.assert_allclose(graph.x[:, 0], [3, 2 / 24])
     table = pyarrow.table({"id": [0, 1], "at": [dt.time(6), dt.time(18)]})
     pyarrow.parquet.write_table(table, "n.parquet")
-    graph, _ = read("n.parquet")
-    np.testing.assert_allclose(graph.x, [[1, 0], [-1, 0]], atol=1e-6)
+    with pytest.raises(TableError, match=r"'at' is TIME; leave the column out with") as error:
+        read("n.parquet")
+    assert error.value.fix == (("ignore", "at"),)
 
 
 def test_vectors_are_their_numbers():

@@ -313,6 +313,8 @@ class Wire:
         each = width * rows.element_size()
         self.sent += (sum(giving) - giving[self.share.rank]) * each
         # As bytes, which every version of the transport knows.
-        content = rows.contiguous().view(len(rows), width).view(torch.uint8)
+        # A table without rows may have strides of 0, which cannot be read as bytes.
+        plain = rows.contiguous() if len(rows) else rows.new_empty(rows.shape)
+        content = plain.view(len(rows), width).view(torch.uint8)
         received = exchange_in_rounds(content, giving, taking, most, self._group)
         return received.view(rows.dtype).view(sum(taking), *rows.shape[1:])

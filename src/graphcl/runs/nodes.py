@@ -126,8 +126,8 @@ def _write_preparations(run: Path, relations: Sequence[Key], found: Sequence[Any
     listed = [relation_folder(run, place, key[1]) for place, key in enumerate(relations)]
     folders = [*([type_folder(run, name) for name in run_types(run)] or [run]), *listed]
     for own, preparation in zip(folders, found, strict=True):
-        own.mkdir(parents=True, exist_ok=True)
         if preparation is not None:
+            own.mkdir(parents=True, exist_ok=True)
             write_preparation(own, preparation)
 
 
@@ -142,6 +142,8 @@ def write_parted_types(folder: Path, parts: Path) -> None:
     relations = [] if store.is_plain else [*store.relations]
     sources = [parts / nodes_name(place) for place in range(len(store.types))]
     sources += [parts / edges_name(place) for place in range(len(relations))]
+    for name in run_types(folder):
+        type_folder(folder, name).mkdir(parents=True, exist_ok=True)
     _write_preparations(folder, relations, [read_preparation(source) for source in sources])
 
 
