@@ -103,8 +103,9 @@ BOTH = (DEV, TEST)
 def test_a_table_has_the_systems_with_most_graphs_and_the_graphs_that_all_have(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(gallery_page, "RESULTS", tmp_path)
-    rows.append(tmp_path / "gallery_cpu.jsonl", row("a", "graphcl", 0.5, device="cpu"))
+    monkeypatch.setattr(gallery_page, "ON_CPU", "a")
+    monkeypatch.setattr(gallery_page.time_to_quality, "RESULTS", tmp_path / "rows.jsonl")
+    rows.append(tmp_path / "rows.jsonl", row("a", "graphcl", 0.5, device="cpu"))
     assert gallery_page.complete(BOTH) == ["graphcl", "dgi", "raw"]
     assert gallery_page.common(BOTH, None) == [list("abcde"), list("fghi")]
     ours, dgi, raw = gallery_page.overview(BOTH, None).splitlines()[2:]
