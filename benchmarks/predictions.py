@@ -157,8 +157,8 @@ def _said(error: Exception) -> str:
 
 def _rows(path: Path, seed: int, labels: Any, z: np.ndarray, recipe: Any) -> list[dict[str, Any]]:
     from graphcl.answers import evidence
-    from graphcl.answers.evidence import learn
     from graphcl.answers.labels import known_labels
+    from graphcl.answers.learning import learn
     from graphcl.answers.rivals import plain_rivals
     from graphcl.datasets import read_gallery_graph
     from graphcl.evaluation.calibration import fit_calibrated

@@ -15,14 +15,13 @@ from graphcl.answers.evidence import (
     NEIGHBOURS,
     OWN,
     OWN_SCALED,
-    SMOOTHED,
     TOGETHER,
     UNSCALED,
     embedding_parts,
     gather_evidence,
-    learn,
 )
 from graphcl.answers.labels import known_labels
+from graphcl.answers.learning import SMOOTHED, learn
 
 
 def a_graph(x, edges=200, seed=0):

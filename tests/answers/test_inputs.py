@@ -121,11 +121,11 @@ def test_neighbors(here, capsys, monkeypatch, shards):
 
 
 def test_predict(here, capsys, monkeypatch):
-    monkeypatch.setattr("graphcl.answers.evidence._BLOCK", 7)
+    monkeypatch.setattr("graphcl.answers.learning._BLOCK", 7)
     monkeypatch.setattr("graphcl.evaluation.probe._BLOCK_ROWS", 11)
     # Of shards, embeddings are all that is looked at.
     monkeypatch.setattr(
-        "graphcl.answers.evidence.gather_evidence",
+        "graphcl.answers.learning.gather_evidence",
         lambda z, *_, **__: Evidence({EMBEDDING: z}, {EMBEDDING: standardiser(z)}, {}),
     )
     labels = Path("labels.csv")

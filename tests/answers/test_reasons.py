@@ -3,8 +3,8 @@ import pytest
 
 import graphcl
 from graphcl import Graph
-from graphcl.answers.evidence import learn
 from graphcl.answers.labels import known_labels
+from graphcl.answers.learning import learn
 from graphcl.answers.reasons import explain
 
 

@@ -181,7 +181,7 @@ def test_answers_from_shards_are_those_of_the_run(there, monkeypatch):
     assert "label" in lines("c.csv")[0]
     # Of shards, embeddings are all that is looked at.
     monkeypatch.setattr(
-        "graphcl.answers.evidence.gather_evidence",
+        "graphcl.answers.learning.gather_evidence",
         lambda z, *_, **__: Evidence({EMBEDDING: z}, {EMBEDDING: standardiser(z)}, {}),
     )
     predict = ["predict", "run", "--type", "paper", "--all", "--out"]

@@ -16,7 +16,7 @@ import pyarrow.parquet
 import pytest
 
 import graphcl
-from graphcl.answers.evidence import learn
+from graphcl.answers.learning import learn
 from graphcl.answers.prediction import predict
 from graphcl.answers.similar import neighbors
 from graphcl.cli.main import run

@@ -1,10 +1,9 @@
-"""What labels teach, and what that rests on: embeddings, their first hop, and columns of nodes.
+"""What answers rest on: embeddings, their first hop, and columns of nodes.
 
 Embeddings serve every question, so none of them is the best for one. With few labels, a regression
 on a node's own words may be better than one on the whole embedding, or one on the words of its
 neighbours' neighbours. `graphcl.evaluation.calibration` weighs such tables by held-out labels; here
-they are made, without any label. `learn` then gives answers for the nodes of a graph, and for nodes
-that it lacks.
+they are made, without any label. `graphcl.answers.learning` learns from them.
 
 Columns are looked at in two ways: as they are, with every row scaled to length 1, as words are; and
 with every column scaled to one size. Many columns are turned into few: the regression's penalty
@@ -20,12 +19,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from graphcl.answers.labels import KnownLabels
-from graphcl.arrays import Array, blocks
-from graphcl.evaluation.calibration import CalibratedProbe, fit_calibrated
+from graphcl.arrays import Array
 from graphcl.evaluation.probe import standardiser
-from graphcl.evaluation.regression import NumberProbe, fit_regression
-from graphcl.evaluation.smoothing import Around, Smoothing
+from graphcl.evaluation.smoothing import Around
 from graphcl.graphs.graph import Graph
 from graphcl.settings import ENCODER_OPTIONS
 
@@ -37,8 +33,6 @@ OWN, OWN_SCALED, NEIGHBOURS = "own columns", "own columns, scaled", "columns two
 TOGETHER = "embedding and own columns"
 ITSELF, NEAR, FAR = "own columns", "neighbours", "their neighbours"  # parts of an embedding
 SURROUNDINGS = "surroundings"  # of a recipe whose hops do not stand side by side
-SMOOTHED = "predictions of neighbours"
-_BLOCK = 1 << 16  # nodes that are answered at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,125 +260,3 @@ def embedding_parts(recipe: Mapping[str, Any], num_features: int) -> dict[str, s
         end = own + widths[0] if recipe["layers"] > 1 else dim  # one hop is all there is
         found = {ITSELF: slice(0, own), NEAR: slice(own, end), FAR: slice(end, dim)}
     return {name: some for name, some in found.items() if some.stop > some.start}
-
-
-@dataclass(frozen=True, eq=False)
-class Learned:
-    """A probe, what it looks at, and what smooths its probabilities.
-
-    Answers are probabilities, float32 ``[rows, outputs]``. Of a number they are its value and the
-    ends of its interval, ``[rows, 3]``.
-
-    Attributes:
-        known: the labels.
-        labelled: numbers of the labelled nodes, ascending.
-        evidence: the tables.
-        probe: the regressions.
-        smoothing: over edges; None if there is none.
-    """
-
-    known: KnownLabels
-    labelled: Array
-    evidence: Evidence
-    probe: CalibratedProbe | NumberProbe
-    smoothing: Smoothing | None
-
-    @property
-    def weights(self) -> dict[str, float]:
-        """How much each table counts, and how much the predictions of neighbours; together 1."""
-        own = 1.0 if self.smoothing is None else float(self.smoothing.shares[0])
-        return {name: own * one for name, one in self.probe.weights.items()} | {SMOOTHED: 1 - own}
-
-    def of_rows(self, rows: Array, *, without: str | None = None) -> Array:
-        """Returns the answers for nodes, labelled or not.
-
-        Args:
-            rows: their numbers.
-            without: a part of what is known of them that is left out; see `Evidence.without`.
-        """
-        found = []
-        for block in blocks(max(1, len(rows)), _BLOCK):
-            some = rows[block]
-            inputs, near = self.evidence.take(some), None
-            if without is not None:
-                inputs = self.evidence.without(without, inputs)
-            alone = self.smoothing is None or without in (NEAR, SURROUNDINGS)
-            if self.smoothing is not None and self.evidence.around is not None and not alone:
-                near = self.evidence.around.means[some] @ self.smoothing.near
-            found.append(self._answers(inputs, near))
-        return np.concatenate(found)
-
-    def with_held_out(self, answers: Array, rows: Array, held: Array | None = None) -> Array:
-        """Returns answers in which those of labelled nodes are by a probe that has not seen them.
-
-        An interval keeps its width. `held` are such answers, if another probe gave them.
-        """
-        held = self.probe.held_out if held is None else held
-        held = held.reshape(len(held), -1)
-        place = np.searchsorted(self.labelled, rows).clip(max=len(self.labelled) - 1)
-        seen = (self.labelled[place] == rows) & ~np.isnan(held[place]).any(axis=1)
-        found = answers.copy()
-        found[seen] = held[place][seen]
-        if self.known.number:
-            found[seen] += answers[seen] - answers[seen, :1]
-        return found
-
-    def of_new(self, z: Array, x: Array, neighbours: Sequence[Array]) -> Array:
-        """Returns the answers for nodes that the graph does not have.
-
-        Args:
-            z: their embeddings.
-            x: their features.
-            neighbours: the rows of the neighbours of each.
-        """
-        found = self._answers(self.evidence.of_new(z, x, neighbours), None)
-        joined = np.array([len(some) > 0 for some in neighbours])
-        if self.smoothing is not None and joined.any():
-            near = self.smoothing.near
-            around = np.stack([near[some].mean(axis=0) for some in neighbours if len(some)])
-            found[joined] = self.smoothing.smooth(found[joined], around)
-        return found
-
-    def _answers(self, inputs: Mapping[str, Array], near: Array | None) -> Array:
-        if isinstance(self.probe, NumberProbe):
-            return np.stack(self.probe.predict(inputs), axis=1)
-        found = self.probe.probabilities(inputs)
-        return (
-            found if near is None or self.smoothing is None else self.smoothing.smooth(found, near)
-        )
-
-
-def learn(
-    z: Any,
-    ids: Any,
-    known: KnownLabels,
-    *,
-    graph: Any = None,
-    parts: Mapping[str, slice] | None = None,
-    level: float = 0.9,
-    seed: int = 0,
-) -> Learned:
-    """Learns from labels. Embeddings in shards stay on disk, but for those of labelled nodes.
-
-    Args:
-        z: embeddings of all nodes.
-        ids: of the nodes; they decide the folds, with the seed.
-        known: the labels.
-        graph: the graph, or the nodes of a type with their columns; None: embeddings alone.
-        parts: which columns of the embedding are of what; see `evidence.embedding_parts`.
-        level: of a number: how often it is to be within its interval.
-        seed: decides the folds.
-    """
-    labelled = np.flatnonzero(known.known)
-    evidence = gather_evidence(z, labelled, graph=graph, parts=parts)
-    targets, smoothing = known.targets[labelled], None
-    how: Any = {"seed": seed, "standard": evidence.standard, "names": ids[labelled]}
-    probe: CalibratedProbe | NumberProbe
-    if known.number:
-        probe = fit_regression(evidence.take(labelled), targets, level=level, **how)
-    else:
-        around = evidence.around
-        how |= {"several": known.several, "around": around}
-        probe = fit_calibrated(evidence.take(labelled), targets, **how)
-        smoothing = None if around is None else probe.smoothing(around, targets)
-    return Learned(known, labelled, evidence, probe, smoothing)

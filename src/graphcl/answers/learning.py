@@ -5,7 +5,6 @@ labels and embeddings. The file is data (safetensors, with JSON in its header), 
 by a digest what it was learned from.
 """
 
-import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -180,7 +179,9 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
         return
     try:
-        with suppress(OSError):
+        with suppress(ImportError, OSError):
+            import fcntl
+
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:

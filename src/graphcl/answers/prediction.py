@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from graphcl.answers.evidence import embedding_parts, is_table, learn, neighbour_means
+from graphcl.answers.evidence import embedding_parts, is_table, neighbour_means
 from graphcl.answers.inputs import chosen_rows, embeddings_of, graph_of, ids_of
 from graphcl.answers.labels import KnownLabels, known_labels
+from graphcl.answers.learning import learn
 from graphcl.answers.predicted import OURS, Estimates, Predictions, RivalScore, check_ranking, rank
 from graphcl.answers.reasons import explain
 from graphcl.answers.rivals import Rival, plain_rivals

@@ -21,8 +21,8 @@ from graphcl.answers.evidence import (
     NEIGHBOURS,
     OWN_SCALED,
     SURROUNDINGS,
-    Learned,
 )
+from graphcl.answers.learning import Learned
 from graphcl.arrays import Array
 from graphcl.evaluation.unsupervised import unit_rows
 

@@ -126,11 +126,12 @@ class Schema:
         if plain and not found_there.is_plain:
             raise GraphError(f"{named}: is a typed graph; the model was trained on a plain one")
         known = {one.name: one for one in self.types}
+        unknown = [] if plain else [one for one in found_there.widths if one not in known]
+        if unknown:
+            listed = ", ".join(known)
+            raise GraphError(f"{named}: the model knows no type {unknown[0]!r}; it knows {listed}")
         for name, width in found_there.widths.items():
-            trained = self.types[0] if plain else known.get(name)  # a plain graph has any names
-            if trained is None:
-                listed = ", ".join(known)
-                raise GraphError(f"{named}: the model knows no type {name!r}; it knows {listed}")
+            trained = self.types[0] if plain else known[name]  # a plain graph has any names
             of_type, given = "" if plain else f"type {name!r} ", width > 0
             if given != (trained.filled == "given"):
                 has, had = ("", "none") if given else ("no ", f"{trained.num_features}")

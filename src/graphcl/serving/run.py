@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from graphcl.answers.evidence import Learned, embedding_parts, learn
+from graphcl.answers.evidence import embedding_parts
 from graphcl.answers.labels import KnownLabels, known_labels
+from graphcl.answers.learning import Learned, learn
 from graphcl.answers.linking import ModelScores
 from graphcl.answers.pair_scores import CosineScores
 from graphcl.answers.reasons import explain
