@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from benchmarks import gallery_choices, time_to_quality
+from benchmarks import gallery_choices, noise, time_to_quality
 from benchmarks.gallery_rows import (
     MOST,
     OURS,
@@ -105,6 +105,7 @@ def write_page(docs: Path) -> None:
         gallery_choices.ablations(former),
         gallery_choices.left_out(former),
         gallery_choices.others(former),
+        noise.section(rows.read(noise.RESULTS)),
         time_to_quality.section(timed),
     ]
     write_whole(docs / "gallery.md", "\n".join(parts))
