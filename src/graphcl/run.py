@@ -209,11 +209,10 @@ class Run:
         names = self.types
         if node_type is not None or len(names) < 2:
             return type_folder(self.folder, node_type or next(iter(names), None))
-        folders = [type_folder(self.folder, name) for name in names]
-        read = [(folder, read_nodes(folder)) for folder in folders]
-        likely = [folder for folder, nodes in read if nodes is not None and fits(nodes)]
+        read = [(name, read_nodes(self.folder, name)) for name in names]
+        likely = [name for name, nodes in read if nodes is not None and fits(nodes)]
         if len(likely) == 1:
-            return likely[0]
+            return type_folder(self.folder, likely[0])
         which = "several of which have" if likely else "none of which alone has"
         raise RunError(
             f"{self.path}: its graph has several types ({', '.join(names)}), {which} what is "
@@ -245,7 +244,7 @@ class Run:
         given = self._given is not None or bool(self._tables.given())
         if self.keep_embeddings():
             given = False  # what the run keeps is of this graph
-        z, nodes = runs.read_embeddings(folder), None if given else read_nodes(folder)
+        z, nodes = runs.read_embeddings(folder), None if given else read_nodes(self.folder, kind)
         nodes = nodes or describe_nodes(self.graph, kind)
         if nodes.num_nodes != len(z):
             raise RunError(f"{self.path}: {len(z)} embeddings for {nodes.num_nodes} nodes")

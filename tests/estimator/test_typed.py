@@ -10,7 +10,7 @@ from graphcl import Graph, GraphCL, linear_probe
 from graphcl.encoders.layer import Layer, LayeredEncoder, Message, glorot
 from graphcl.errors import GraphError, ParameterError, RunError
 from graphcl.estimator.fitted import Fitted
-from graphcl.runs.nodes import read_nodes, type_folder
+from graphcl.runs.nodes import read_nodes
 from graphcl.training.checkpoints import Checkpoints, StoppedError
 from tests.conftest import configured
 from tests.groups import in_processes
@@ -243,7 +243,7 @@ def test_a_model_is_saved_with_the_embeddings_of_all_types(tmp_path):
         for run in ("run", "same"):
             kept = np.load(tmp_path / run / "types" / f"{number}-{name}" / "embeddings.npy")
             np.testing.assert_array_equal(kept, rows)
-    assert read_nodes(type_folder(tmp_path / "run", "paper")).ids[3] == "p3"
+    assert read_nodes(tmp_path / "run", "paper").ids[3] == "p3"
     again = GraphCL.load(tmp_path / "run", device="cpu").transform(graph, node_type="paper")
     np.testing.assert_array_equal(again, model.transform(graph, node_type="paper"))
 

@@ -113,7 +113,7 @@ def test_new_nodes_need_no_label_and_known_ones_keep_theirs(trained):
     path, graph, (_, goods, _, _) = trained
     table = pandas.concat([goods[:1], goods[22:]])[["id", "price"]]
     Run(path, graph=graph, device="cpu").update(nodes={"product": table})
-    kept = read_nodes(type_folder(current_run(path), "product"))
+    kept = read_nodes(current_run(path), "product")
     assert kept.y[:22].tolist() == graph.nodes["product"].y.tolist()
     assert kept.y[22:].tolist() == [-1, -1, -1]
 
@@ -124,12 +124,12 @@ def test_ids_stay_with_their_nodes(trained):
     table = pandas.DataFrame({"id": [200, 31], "price": [3.0, 4.0]})
     gone = {"product": [3], "customer": ["c0"]}
     Run(path, graph=graph, device="cpu").update(nodes={"product": table}, remove_nodes=gone)
-    kept = read_nodes(type_folder(current_run(path), "product")).ids
+    kept = read_nodes(current_run(path), "product").ids
     assert kept.tolist() == [*(number for number in range(22) if number != 3), 200, 31]
-    people = read_nodes(type_folder(current_run(path), "customer")).ids
+    people = read_nodes(current_run(path), "customer").ids
     assert people.tolist() == [f"c{number}" for number in range(1, 35)]
     Run(path, device="cpu").update(remove_nodes={"product": [200]})
-    kept = read_nodes(type_folder(current_run(path), "product")).ids
+    kept = read_nodes(current_run(path), "product").ids
     assert kept.tolist() == [*(number for number in range(22) if number != 3), 31]
 
 

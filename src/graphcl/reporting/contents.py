@@ -194,7 +194,7 @@ def gather(
     if node_type is not None:
         folder, result = type_folder(run, node_type), _of_type(run, result, node_type)
     z: Any = runs.read_embeddings(folder) if sharded is None else sharded.z
-    nodes = read_nodes(folder) if sharded is None else sharded.nodes
+    nodes = read_nodes(run, node_type) if sharded is None else sharded.nodes
     if nodes is None and graph is not None:
         nodes = describe_nodes(graph)
     if nodes is None:

@@ -7,9 +7,9 @@ its folder is the run itself; those of a typed graph are ``RUN/types/0-author`` 
 features. `schema.json` has the types and relations in order.
 
 `nodes.npz` has ids as they came in, labels, split and degrees, nothing pickled, so that a neighbour
-can be named and a report drawn after the graph itself is gone. Text ids lie as one run of UTF-8
-bytes with offsets: NumPy's own text arrays would give every id the room of the longest. Imports no
-torch.
+can be named and a report drawn after the graph itself is gone. A version that an update made has
+its graph instead. Text ids lie as one run of UTF-8 bytes with offsets: NumPy's own text arrays
+would give every id the room of the longest. Imports no torch.
 """
 
 import json
@@ -245,13 +245,21 @@ def write_nodes(folder: Path, nodes: Nodes) -> None:
         np.savez(staging, allow_pickle=False, **arrays)
 
 
-def read_nodes(run: Path) -> Nodes | None:
+def read_nodes(run: Path, name: str | None = None) -> Nodes | None:
     """Returns the nodes of a run, or None where it keeps none, as `GraphCL.save` writes it.
+
+    Args:
+        run: its folder, or that of a version, whose nodes are those of its graph.
+        name: of the type; None is the only one.
 
     Raises:
         RunError: the file is damaged, or its arrays do not fit each other.
     """
-    path = run / NODES
+    if (store := versions.own_graph(run)) is not None:
+        from graphcl.graphs.graph import Graph
+
+        return describe_nodes(Graph.open(store), name)
+    path = type_folder(run, name) / NODES
     if not path.exists():
         return None
     arrays = read_npz(path, None, RunError)

@@ -124,9 +124,9 @@ class ServedRun:
         self.graph, own = self.live.graph, self.live.nodes
         self.node_type = own.name if run_types(path) else None
         self.num_features = own.num_features
+        self.nodes: Nodes = read_nodes(path, self.node_type) or describe_nodes(graph, own.name)
         path = self.folder = type_folder(path, self.node_type)
         self.z: Array = runs.read_embeddings(path)
-        self.nodes: Nodes = read_nodes(path) or describe_nodes(graph, own.name)
         if not len(self.z) == self.nodes.num_nodes == own.num_nodes:
             found = f"{len(self.z)} embeddings and {self.nodes.num_nodes} nodes"
             raise RunError(f"{path}: {found} for a graph of {own.num_nodes}")

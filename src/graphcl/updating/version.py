@@ -33,10 +33,8 @@ from graphcl.runs import versions
 from graphcl.runs.files import GraphFacts, read_result
 from graphcl.runs.nodes import (
     RELATIONS,
-    describe_nodes,
     relation_folder,
     type_folder,
-    write_nodes,
 )
 from graphcl.store.writer import StoreWriter
 from graphcl.tabular.preparation import ARRAYS, FILE, write_preparation
@@ -268,7 +266,7 @@ def write_rows(
 
 
 def write_graph(folder: Path, grown: Grown, base: Path, before: Path | None) -> None:
-    """Writes the graph of a version as a store, and what the version keeps of its nodes.
+    """Writes the graph of a version as a store.
 
     How tables became features is shared with the version `base`, which it was made from. What
     changed since its store `before` is written alone.
@@ -279,7 +277,6 @@ def write_graph(folder: Path, grown: Grown, base: Path, before: Path | None) -> 
         graphs.write_graph(graph, store, None)
     for name in graph.nodes:
         where = own_folder(folder, base, name)
-        write_nodes(where, describe_nodes(graph, name))
         if where != folder:
             versions.share_files(base / where.relative_to(folder), where, (FILE, ARRAYS))
     for there in sorted((base / RELATIONS).glob("*")):
