@@ -11,8 +11,8 @@ middle of a request, and some send what makes no sense. An answer says which ver
 are compared with what that version holds, new nodes with the model on that version's graph.
 
 A row for each minute: requests, statuses, times from sending to the last byte, memory and open
-files of all processes of the service, the run's disk, the newest version and the one that answers. One row for the
-whole: what was compared, and the disk used beside the changes made.
+files of all processes of the service, the run's disk, the newest version and the one that answers.
+One row for the whole: what was compared, and the disk used beside the changes made.
 """
 
 import argparse
@@ -379,8 +379,8 @@ def page(text: str, found: list[dict[str, Any]]) -> str:
     (year,) = [row for row in found if row["what"] == "year"]
     lines = [
         "| minutes | answered | p50 | p99, best to worst minute | memory | of it, each page once | "
-        "open files, at most | disk, at most | updates | seconds of one | busy processes per core |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "open files, at most | updates | seconds of one | busy processes per core |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     tens = [(start + 1, start + 10) for start in range(10, int(longest), 10)]
     for first, last in ((1, 1), (2, 10), *tens):
@@ -394,7 +394,7 @@ def page(text: str, found: list[dict[str, Any]]) -> str:
         lines.append(
             f"| {first if first == last else f'{first}–{last}'} | {sum(of['requests']):,} | "
             f"{np.median(of['p50_ms']):.0f} ms | {best:.0f}–{worst:.0f} ms | {memory} | {shared} | "
-            f"{max(of['files'])} | {max(of['disk']) / 1e6:,.0f} MB | {sum(of['updates']):,} | "
+            f"{max(of['files'])} | {sum(of['updates']):,} | "
             f"{np.median(of['update_seconds']):.1f} | {np.mean(of['load']):.0f} |"
         )
     statuses = Counter[str]()
