@@ -23,14 +23,14 @@ from benchmarks.findings import FINDINGS
 from graphcl.datasets import CATALOGUE
 from graphcl.files.atomic import write_whole
 from graphcl.recipes import load_recipe, recipe_names
-from graphcl.research import output, paper, table2
+from graphcl.research import output, paper
 from graphcl.research import rows as result_rows
+from graphcl.research.paper import INDUCTIVE, TRANSDUCTIVE, UNSUPERVISED, Cell, assemble, decimals
 from graphcl.research.rows import Row
 from graphcl.research.studies import STUDIES
 from graphcl.research.studies.study import Study
 from graphcl.research.systems import SYSTEMS
 from graphcl.research.systems.system import settings_of
-from graphcl.research.table2 import INDUCTIVE, TRANSDUCTIVE, UNSUPERVISED, Cell, assemble, decimals
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results"
@@ -130,7 +130,7 @@ def page(results: Path = RESULTS) -> str:
         "The paper counts links as the raw files list them; we count each undirected edge once.",
         "## Table 2: every system",
         _picture("table2", "Every system, ours and the paper's", results, measured=_any(cells)),
-        replace(table2.table_2_report(cells, []), draw=None).markdown.rstrip(),
+        replace(paper.table_2_report(cells, []), draw=None).markdown.rstrip(),
         _devices(cells, results),
         "### What reproduces, and what does not",
         _verdicts(cells, explanations),
@@ -190,7 +190,7 @@ def _verdicts(cells: list[Cell], explanations: dict[str, Any]) -> str:
     ]
     gaps: dict[tuple[str, str], list[str]] = {}
     for cell in [*far, *(cell for cell in near if cell.method == "graphcl")]:
-        gap = table2.signed(cell.difference or 0.0, decimals(cell.dataset))
+        gap = paper.signed(cell.difference or 0.0, decimals(cell.dataset))
         found = explanations.get(cell.method, {})
         why = found.get(cell.dataset) or found.get("all") or "No explanation yet."
         where = f"{CATALOGUE[cell.dataset].title} ({gap})"
@@ -210,7 +210,7 @@ def _names(cells: list[Cell]) -> str:
     by: dict[str, list[str]] = {}
     for cell in cells:
         places = decimals(cell.dataset)
-        gap = table2.signed(cell.difference or 0.0, places)
+        gap = paper.signed(cell.difference or 0.0, places)
         by.setdefault(cell.title, []).append(f"{CATALOGUE[cell.dataset].title} {gap}")
     return "; ".join(f"{title} ({', '.join(found)})" for title, found in by.items()) or "none"
 
@@ -309,7 +309,7 @@ def draw() -> None:
     IMAGES.mkdir(parents=True, exist_ok=True)
     cells = assemble(score_rows(), datasets=list(CATALOGUE), absent=["reddit"])
     if _any(cells):
-        output.save(table2.draw(cells), IMAGES / "table2.png")
+        output.save(paper.draw(cells), IMAGES / "table2.png")
     for study in STUDIES.values():
         scored = [row for row in study_rows(study) if "failed" not in row]
         if scored:

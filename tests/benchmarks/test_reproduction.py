@@ -11,9 +11,9 @@ from benchmarks.findings import FINDINGS
 from benchmarks.reproduction import chosen
 from graphcl.recipes import load_recipe
 from graphcl.research import rows
+from graphcl.research.paper import LINES, assemble
 from graphcl.research.studies import STUDIES
-from graphcl.research.table2 import TABLE_2, assemble
-from tests.research.test_table2 import cell_of, rows_of
+from tests.research.test_paper import cell_of, rows_of
 
 
 def test_the_page_is_that_of_the_rows(monkeypatch):
@@ -58,7 +58,7 @@ def test_explanations_are_of_systems_and_studies_that_exist_and_hold_no_number()
     import tomllib
 
     said = tomllib.loads(reproduction.EXPLANATIONS.read_text())
-    assert set(said) <= {system.name for system in TABLE_2} | {"study"}
+    assert set(said) <= {system.name for system in LINES} | {"study"}
     assert set(said.get("study", {})) <= set(STUDIES)
     assert not re.search(r"\d+\.\d", json.dumps(said))
 

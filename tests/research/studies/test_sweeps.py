@@ -42,3 +42,40 @@ def test_the_bound_of_one_direction_is_the_tighter(tmp_path, tiny):
     log_k = row["bound_by_epoch"][0] + row["loss_by_epoch"][0]
     assert by[1, "log k − L/2"] == pytest.approx(log_k - row["loss_by_epoch"][0] / 2)
     assert by[1, "log k − L"] == row["bound_by_epoch"][0] < by[1, "log k − L/2"] < log_k
+
+
+def test_complexity_times_both_ways_to_train(tmp_path, monkeypatch):
+    monkeypatch.setitem(sweeps.SIZES, "cpu", (64, 128))
+    study, found = run("complexity", tmp_path / "r.jsonl", seeds=(0,), datasets=())
+    assert {(row["mode"], row["nodes"]) for row in found} == {
+        (mode, nodes) for mode in ("sampled", "full") for nodes in (64, 128)
+    }
+    assert all(row["seconds"] > 0 for row in found)
+    assert study.draw(found) is not None
+
+
+def test_the_exponent_is_a_slope():
+    lines = [{"nodes": n, "mean": 3e-4 * n**2} for n in (10, 100, 1000)]
+    assert sweeps.exponent(lines) == pytest.approx(2)
+    assert sweeps.exponent([{"nodes": 1, "mean": 5.0}, *lines]) == pytest.approx(2)
+    assert sweeps.exponent(lines[:1]) is None
+
+
+def test_devices_are_not_averaged_with_each_other():
+    found = [
+        {
+            "graph": "synthetic",
+            "seed": 0,
+            "mode": "full",
+            "device": device,
+            "nodes": n,
+            "seconds": s,
+        }
+        for device, rate in (("cpu", 1.0), ("GPU", 0.01))
+        for n, s in ((10, rate * 10), (20, rate * 20))
+    ]
+    study = STUDIES["complexity"]
+    lines = study.summary(found)
+    assert [line["mean"] for line in lines] == [0.1, 0.2, 10, 20]
+    assert all(line["exponent"] == pytest.approx(1) for line in lines)
+    assert len(study.draw(found).axes[0].get_legend_handles_labels()[0]) == 2

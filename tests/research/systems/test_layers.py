@@ -20,7 +20,7 @@ from graphcl.research.systems.layers import (
     mask_columns,
     neighbour_max,
 )
-from graphcl.research.systems.training import repeat_step
+from graphcl.research.systems.system import repeat_step
 from tests.conftest import dense_adjacency, random_graph
 
 CPU = torch.device("cpu")

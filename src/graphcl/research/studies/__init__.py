@@ -1,9 +1,9 @@
 """The paper's claims beyond its tables, each as a `Study`; `STUDIES` maps names to them."""
 
 from graphcl.research.studies import sweeps
-from graphcl.research.studies.complexity import COMPLEXITY
 from graphcl.research.studies.corruption import CORRUPTION
 from graphcl.research.studies.study import Study
+from graphcl.research.studies.sweeps import COMPLEXITY
 
 STUDIES: dict[str, Study] = {
     study.name: study

@@ -20,6 +20,7 @@ from graphcl.graphs.graph import Graph
 from graphcl.research.output import plot, title_of
 from graphcl.research.rows import Job, Row, Scoring, number, text
 from graphcl.research.studies.study import (
+    SCORE,
     Plan,
     Study,
     averages,
@@ -28,7 +29,6 @@ from graphcl.research.studies.study import (
 )
 from graphcl.research.systems import SYSTEMS
 from graphcl.research.systems.system import Supervised, is_unsupervised, settings_of
-from graphcl.research.table2 import SCORE
 from graphcl.research.trials import applicable
 
 LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)

@@ -5,13 +5,11 @@
 
 from graphcl.research.systems import (
     dgi,
-    gaan,
     graphmae,
     graphsage,
     shallow,
     supervised,
     two_views,
-    untrained,
 )
 from graphcl.research.systems.system import GRAPHCL, System
 
@@ -19,18 +17,17 @@ SYSTEMS: dict[str, System] = {
     system.name: system
     for system in (
         GRAPHCL,
-        untrained.RAW,
-        untrained.LABEL_PROPAGATION,
+        shallow.RAW,
+        shallow.LABEL_PROPAGATION,
         *shallow.SYSTEMS,
         dgi.TRANSDUCTIVE,
         *supervised.SYSTEMS[:2],
-        untrained.RANDOM_ENCODER,
-        untrained.PROPAGATION,
+        shallow.RANDOM_ENCODER,
+        shallow.PROPAGATION,
         *two_views.SYSTEMS,
         graphmae.SYSTEM,
         dgi.INDUCTIVE,
         *graphsage.SYSTEMS,
-        gaan.SYSTEM,
-        supervised.SYSTEMS[2],
+        *supervised.SYSTEMS[2:],
     )
 }

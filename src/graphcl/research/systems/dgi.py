@@ -31,21 +31,19 @@ from graphcl.research.systems.layers import (
     mean_with,
 )
 from graphcl.research.systems.system import (
+    Checked,
     Data,
+    EarlyStopping,
     OnEpoch,
     Rows,
     System,
+    batches,
     graphs_of,
     only_training_graph,
     scaling_for,
     silent,
-    training_graph,
-)
-from graphcl.research.systems.training import (
-    Checked,
-    EarlyStopping,
-    batches,
     train_epochs,
+    training_graph,
     with_own_features,
 )
 from graphcl.seeding import derive, generator

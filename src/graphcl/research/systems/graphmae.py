@@ -13,8 +13,7 @@ from graphcl.kernels.adam import Adam
 from graphcl.kernels.adjacency import Adjacency
 from graphcl.kernels.features import Features
 from graphcl.research.systems.layers import additive_attention, dense, dense_layer, drop_values
-from graphcl.research.systems.system import System
-from graphcl.research.systems.training import SelfSupervised, Training, cosine_decay, descend
+from graphcl.research.systems.system import SelfSupervised, System, Training, cosine_decay, descend
 
 
 def scaled_cosine_error(rebuilt: Tensor, x: Tensor, exponent: float) -> Tensor:

@@ -34,16 +34,18 @@ from graphcl.kernels.counter import WORD, draw, stream_key
 from graphcl.kernels.neighbours import draw_neighbours, sample_levels
 from graphcl.research.systems.layers import dense_csr, mean_with
 from graphcl.research.systems.system import (
+    Checked,
     Data,
     OnEpoch,
     Rows,
     System,
+    batches,
     scaling_for,
     silent,
+    train_epochs,
     training_graph,
     whole_graph,
 )
-from graphcl.research.systems.training import Checked, batches, train_epochs
 from graphcl.seeding import derive, generator
 
 _BLOCK = 1 << 14  # nodes embedded at a time

@@ -21,10 +21,10 @@ from graphcl.kernels.adjacency import Adjacency
 from graphcl.kernels.features import Features
 from graphcl.losses import nt_xent
 from graphcl.research.systems.layers import Convolutions, dense_layer, draw_view
-from graphcl.research.systems.system import System
-from graphcl.research.systems.training import (
+from graphcl.research.systems.system import (
     CONVOLUTIONS,
     SelfSupervised,
+    System,
     Training,
     cosine_decay,
     descend,
