@@ -157,7 +157,7 @@ def _said(error: Exception) -> str:
 
 def _rows(path: Path, seed: int, labels: Any, z: np.ndarray, recipe: Any) -> list[dict[str, Any]]:
     from graphcl.answers import evidence
-    from graphcl.answers.labels import known_labels
+    from graphcl.answers.inputs import known_labels
     from graphcl.answers.learning import learn
     from graphcl.answers.rivals import plain_rivals
     from graphcl.datasets import read_gallery_graph

@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from graphcl.answers.inputs import columns_of_run, shards_of_run
+from graphcl.answers.similar import Neighbours, find_neighbours, stored_index
 from graphcl.arrays import Array
 from graphcl.errors import RunError, counted, option, require
+from graphcl.evaluation.unsupervised import EXACT_ROWS
+from graphcl.exporting import export_run
 from graphcl.files.remote import local
 from graphcl.graphs.nodes import Nodes
 from graphcl.runs import files as runs
@@ -37,7 +41,6 @@ if TYPE_CHECKING:  # each is imported by the answer that needs it
     from graphcl.answers.grouping import Groups
     from graphcl.answers.linking import LinkEvaluation, Links
     from graphcl.answers.predicted import Estimates, Predictions
-    from graphcl.answers.similar import Neighbours
     from graphcl.estimator.model import GraphCL
     from graphcl.graphs.graph import Graph
     from graphcl.graphs.relation import Relation
@@ -237,8 +240,6 @@ class Run:
         folder = self.type_folder(node_type, fits)
         kind = self.type_of(folder)
         if self._shards is not None:
-            from graphcl.answers.inputs import shards_of_run
-
             who = str(self.path)
             return shards_of_run(self.folder, self._shards, self._given, who, node_type=kind)
         given = self._given is not None or bool(self._tables.given())
@@ -321,7 +322,6 @@ class Run:
             on_note: is told what profiles lack, and why.
         """
         from graphcl.answers.grouping import cluster
-        from graphcl.answers.inputs import columns_of_run
 
         z, nodes = self.rows(node_type)
         columns, why = columns_of_run(self, nodes, node_type, read=self._shards is None)
@@ -338,7 +338,7 @@ class Run:
         rows: Any = None,
         node_type: str | None = None,
         on_note: Callable[[str], object] = lambda _: None,
-    ) -> "Neighbours":
+    ) -> Neighbours:
         """Returns the nodes whose embeddings are most similar to those of some nodes, by cosine.
 
         An index is built at the first call and kept in the run; shards are compared without one.
@@ -353,8 +353,6 @@ class Run:
         Raises:
             RunError: an id is unknown.
         """
-        from graphcl.answers.similar import find_neighbours, stored_index
-
         require(k >= 1, "neighbors", "k", "at least 1", k)
         fits = partial(has_all, wanted=nodes)
         z, own = self.rows(node_type, fits)
@@ -389,8 +387,6 @@ class Run:
             on_note: is told when an index is built, or that no model could be learned.
         """
         from graphcl.answers.linking import links
-        from graphcl.answers.similar import stored_index
-        from graphcl.evaluation.unsupervised import EXACT_ROWS
 
         z, index = self.embeddings, None
         if by in LINKS_BY[:2] and not self.types and pairs is None and len(z) > EXACT_ROWS:
@@ -480,7 +476,6 @@ class Run:
             overwrite: replace an existing file.
             on_note: is told what is left out, and why.
         """
-        from graphcl.answers.inputs import columns_of_run
         from graphcl.reporting.contents import Sharded
         from graphcl.reporting.page import check_page, write_page
         from graphcl.runs.graph import if_readable
@@ -525,8 +520,6 @@ class Run:
         Raises:
             RunError: it is there already.
         """
-        from graphcl.exporting import export_run
-
         return export_run(self.folder, to, out, licence=licence, overwrite=overwrite)
 
     def update(

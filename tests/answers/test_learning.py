@@ -7,7 +7,7 @@ import safetensors
 import safetensors.numpy
 
 from graphcl import Graph
-from graphcl.answers.labels import known_labels
+from graphcl.answers.inputs import known_labels
 from graphcl.answers.learning import learn
 from graphcl.evaluation import calibration
 from tests.conftest import random_graph

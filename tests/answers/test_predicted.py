@@ -6,7 +6,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 import graphcl
 from graphcl import Graph
-from graphcl.answers.labels import known_labels
+from graphcl.answers.inputs import known_labels
 from graphcl.answers.predicted import (
     BETTER,
     LEAST_TOP,

@@ -3,7 +3,7 @@ import pytest
 
 import graphcl
 from graphcl import Graph
-from graphcl.answers.labels import known_labels
+from graphcl.answers.inputs import known_labels
 from graphcl.answers.learning import learn
 from graphcl.answers.reasons import explain
 

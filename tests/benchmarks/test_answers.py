@@ -2,7 +2,7 @@ import numpy as np
 
 from benchmarks.answers import PAGE, page
 from benchmarks.predictions import _draw, _scores
-from graphcl.answers.labels import known_labels
+from graphcl.answers.inputs import known_labels
 
 
 def test_the_tables_of_the_page_are_those_of_the_rows():

@@ -15,10 +15,9 @@ from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import prepare, prepare_like
 from graphcl.partitioned import boundary, inference
 from graphcl.partitioned.boundary import Wire, open_own_part
-from graphcl.partitioned.embeddings import open_shards, shard_types, type_shards
+from graphcl.partitioned.embeddings import open_shards, read_parts_nodes, shard_types, type_shards
 from graphcl.partitioned.features import prepare_part, prepare_part_like
 from graphcl.partitioned.inference import embed_part
-from graphcl.partitioned.nodes import read_parts_nodes
 from graphcl.partitioned.shards import whole_shards, write_typed_shards
 from graphcl.recipes import load_recipe
 from graphcl.runs.nodes import describe_nodes

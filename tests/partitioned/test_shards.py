@@ -16,8 +16,7 @@ from graphcl.cli.main import run
 from graphcl.distributed import ALONE
 from graphcl.errors import GraphError, RunError, StoreError
 from graphcl.estimator.model import GraphCL
-from graphcl.partitioned.embeddings import ends_digest, open_shards
-from graphcl.partitioned.nodes import read_parts_nodes
+from graphcl.partitioned.embeddings import ends_digest, open_shards, read_parts_nodes
 from graphcl.partitioned.shards import check_shards_folder, suffix_of, whole_shards, write_shard
 from graphcl.runs.files import weights_digest
 from graphcl.store.header import read_store

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphcl.reporting.channels import read_ranking
+from graphcl.reporting.contents import read_ranking
 from graphcl.reporting.page import render
 from graphcl.tabular.originals import Original
 from tests.reporting.conftest import made_up

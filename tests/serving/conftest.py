@@ -10,9 +10,8 @@ import pytest
 from graphcl.estimator.model import GraphCL
 from graphcl.graphs.graph import Graph
 from graphcl.serving.app import build_app
-from graphcl.serving.current import Current
 from graphcl.serving.requests import Bounds
-from graphcl.serving.run import ServedRun
+from graphcl.serving.run import Current, ServedRun
 from tests.conftest import random_graph
 
 NAMES = [f"node {row}" for row in range(60)]

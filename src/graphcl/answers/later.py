@@ -19,7 +19,7 @@ import numpy as np
 from sklearn.base import clone
 
 from graphcl.answers.evidence import embedding_parts
-from graphcl.answers.labels import known_labels
+from graphcl.answers.inputs import known_labels
 from graphcl.answers.learning import learn
 from graphcl.answers.linking import LinkEvaluation, evaluate_links
 from graphcl.answers.predicted import Predictions

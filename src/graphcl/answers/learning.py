@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from graphcl.answers.evidence import NEAR, SURROUNDINGS, Evidence, gather_evidence
-from graphcl.answers.labels import KnownLabels
+from graphcl.answers.inputs import KnownLabels
 from graphcl.arrays import Array, blocks
 from graphcl.errors import RunError
 from graphcl.evaluation.calibration import CalibratedProbe, Fit, Recall, fit_calibrated

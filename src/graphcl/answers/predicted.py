@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from graphcl.answers.labels import KnownLabels
+from graphcl.answers.inputs import KnownLabels
 from graphcl.answers.reasons import Reason
 from graphcl.arrays import Array
 from graphcl.errors import GraphError, counted, option, require

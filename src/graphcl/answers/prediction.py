@@ -7,8 +7,14 @@ from typing import Any
 import numpy as np
 
 from graphcl.answers.evidence import embedding_parts, is_table, neighbour_means
-from graphcl.answers.inputs import chosen_rows, embeddings_of, graph_of, ids_of
-from graphcl.answers.labels import KnownLabels, known_labels
+from graphcl.answers.inputs import (
+    KnownLabels,
+    chosen_rows,
+    embeddings_of,
+    graph_of,
+    ids_of,
+    known_labels,
+)
 from graphcl.answers.learning import learn
 from graphcl.answers.predicted import OURS, Estimates, Predictions, RivalScore, check_ranking, rank
 from graphcl.answers.reasons import explain

@@ -142,9 +142,8 @@ def serve(
     uvicorn = import_extra("uvicorn", feature="graphcl serve", extra="serve")
     from graphcl.cli.graphs import load_run_graph
     from graphcl.serving.app import build_app
-    from graphcl.serving.current import Current, mark_of
     from graphcl.serving.pages import PATHS, PageMaker
-    from graphcl.serving.run import ServedRun
+    from graphcl.serving.run import Current, ServedRun, mark_of
 
     def load(before: ServedRun | None) -> ServedRun:
         if before is not None:  # from one folder, whichever version is in use by then

@@ -25,8 +25,14 @@ from graphcl.arrays import Array
 from graphcl.errors import RunError, option, require
 from graphcl.files.atomic import check_new_file, write_whole
 from graphcl.graphs.graph import Graph
-from graphcl.reporting.channels import all_columns
-from graphcl.reporting.contents import AnyGraph, Contents, Sharded, gather, probe_scores
+from graphcl.reporting.contents import (
+    AnyGraph,
+    Contents,
+    Sharded,
+    all_columns,
+    gather,
+    probe_scores,
+)
 from graphcl.reporting.sections import asset, fill, part, report
 from graphcl.runs import files as runs
 from graphcl.runs.files import GraphFacts

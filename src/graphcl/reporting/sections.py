@@ -18,8 +18,7 @@ from jinja2.exceptions import UndefinedError
 from markupsafe import Markup
 
 from graphcl.errors import counted, duration
-from graphcl.reporting.channels import DAMAGED
-from graphcl.reporting.contents import Contents
+from graphcl.reporting.contents import DAMAGED, Contents
 from graphcl.tabular.originals import Original
 
 MOST_ROWS = 12

@@ -1,7 +1,7 @@
 """A run as a small HTTP service: `graphcl serve`.
 
-- `run`: what a run answers: embeddings, similar nodes, labels, links; no word of HTTP.
-- `current`: the version of it that answers, and the turn to another.
+- `run`: what a run answers: embeddings, similar nodes, labels, links; which version of it answers,
+  and the turn to another; no word of HTTP.
 - `requests`: bodies of requests, JSON or Arrow, checked and bounded by pydantic's models.
 - `middleware`: what every request passes: host, token, rate, time; errors as JSON; counts and log;
   and connections that send nothing, which are closed.

@@ -15,7 +15,6 @@ import numpy as np
 
 from graphcl.arrays import Array
 from graphcl.errors import GraphCLError, MissingExtraError, import_extra
-from graphcl.serving.current import Current
 from graphcl.serving.middleware import (
     COOKIE,
     LOGIN,
@@ -35,7 +34,7 @@ from graphcl.serving.pages import (
     responses,
 )
 from graphcl.serving.requests import ARROW, Asked, AskedError, Bounds, Reader
-from graphcl.serving.run import NotYetError, ServedRun, UnknownError
+from graphcl.serving.run import Current, NotYetError, ServedRun, UnknownError
 
 try:
     from fastapi import FastAPI
