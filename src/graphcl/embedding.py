@@ -22,7 +22,8 @@ from graphcl.devices import available_memory_bytes
 from graphcl.distributed import current_share
 from graphcl.encoders import LayeredEncoder, stated_layers
 from graphcl.errors import require
-from graphcl.files.atomic import reserve, whole_file
+from graphcl.files.arrays import create_npy
+from graphcl.files.atomic import whole_file
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.neighbourhood import Surroundings
 from graphcl.graphs.scaling import Scaling, TableScaling
@@ -160,10 +161,7 @@ def embed_graph(
     ((name, some),) = wanted.items()
     count = graph.nodes[name].num_nodes if some is None else len(some)
     with whole_file(out) as staging:
-        table = np.lib.format.open_memmap(
-            staging, mode="w+", dtype=np.float32, shape=(count, width)
-        )
-        reserve(staging)
+        table = create_npy(staging, (count, width), np.float32)
         retry_smaller(partial(compute, results={name: torch.from_numpy(table)}))
         table.flush()
     return {name: np.load(out, mmap_mode="r")}

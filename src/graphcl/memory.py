@@ -1,10 +1,10 @@
 """How much memory this process can still allocate, and its peak; without importing torch."""
 
-import os
-import resource
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+import psutil
 
 
 def free_memory_bytes() -> int:
@@ -13,26 +13,34 @@ def free_memory_bytes() -> int:
     This is the minimum of the machine's free memory, what its control group leaves (the limit of a
     container or a scheduler), and what its own limits leave (``ulimit -d`` and ``-v``).
     """
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    free = _proc_bytes(Path("/proc/meminfo"), "MemAvailable")
-    return max(0, min([total if free is None else free, *_limits_left()]))
+    return max(0, min([int(psutil.virtual_memory().available), *_limits_left()]))
+
+
+def resident_bytes() -> int:
+    """Returns the resident memory of this process."""
+    return int(psutil.Process().memory_info().rss)
 
 
 def peak_resident_bytes() -> int:
-    """Returns the peak of this process's resident memory."""
-    # getrusage would also count the parent's memory before exec.
-    highest = _proc_bytes(Path("/proc/self/status"), "VmHWM")
-    if highest is not None:
-        return highest
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    """Returns the peak of this process's resident memory; what it is now where no peak is known."""
+    # psutil lacks it on Linux, and getrusage would also count the parent's memory before exec.
+    status = Path("/proc/self/status")
+    for line in status.read_text().splitlines() if status.exists() else ():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) * 1024
+    if sys.platform == "darwin":
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(getattr(psutil.Process().memory_info(), "peak_wset", resident_bytes()))  # Windows
 
 
 def _limits_left() -> Iterator[int]:
-    for limit, used in ((resource.RLIMIT_DATA, "VmData"), (resource.RLIMIT_AS, "VmSize")):
-        allowed = resource.getrlimit(limit)[0]
-        if allowed != resource.RLIM_INFINITY:
-            yield allowed - (_proc_bytes(Path("/proc/self/status"), used) or 0)
+    if hasattr(psutil.Process, "rlimit"):  # Windows and macOS have none that count
+        used, allowed = psutil.Process().memory_info(), psutil.Process().rlimit
+        for limit, held in ((psutil.RLIMIT_DATA, used.data), (psutil.RLIMIT_AS, used.vms)):
+            if (soft := allowed(limit)[0]) != psutil.RLIM_INFINITY:
+                yield soft - held
     for folder in control_groups():
         left = _control_group_left(folder)
         if left is not None:
@@ -65,9 +73,3 @@ def _control_group_left(folder: Path) -> int | None:
         cached = sum(int(line.split()[1]) for line in lines if line.split()[0] == cache)
         return allowed - used + cached
     return None
-
-
-def _proc_bytes(path: Path, key: str) -> int | None:
-    """Returns the value of a line in kB of a file in /proc, in bytes; None without such a line."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(key)), None)

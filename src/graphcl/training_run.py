@@ -17,7 +17,6 @@ hear what it found (`agree`). Over a graph in parts, one process of each host ke
 (`graphcl.training.checkpoints`), and the run has no embeddings: `graphcl embed` writes those.
 """
 
-import fcntl
 import json
 import os
 import re
@@ -35,6 +34,7 @@ from typing import Any, Protocol, TypeVar, cast
 import numpy as np
 import torch
 import torch.distributed as dist
+from filelock import FileLock, Timeout
 
 from graphcl.devices import device_name, peak_memory_bytes, reset_peak_memory
 from graphcl.distributed import Share, any_of, from_rank, group, restarted
@@ -415,27 +415,29 @@ def unfinished_run(path: Path, *, overwrite: bool = False, resume: bool = False)
             f"{folder}: holds an unfinished training; go on with --resume, "
             "or begin anew with --overwrite"
         )
-    made = [above for above in folder.parents if not above.exists()]
+    made = [folder, *(above for above in folder.parents if not above.exists())]
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunError(f"{folder}: another process is training this run") from None
-        for entry in _own_entries(folder, path):
-            kept = entry.name.startswith("checkpoint-") or entry.name in LOGS
-            if entry.name != LOCK and not (resume and kept):
-                shutil.rmtree(entry, ignore_errors=True)  # of a process that died while writing
-        try:
-            yield folder
-        except BaseException:
-            if _is_idle(folder):
-                _tidy(folder, path)
-                with suppress(OSError):  # not empty: somebody else's
-                    for above in made:
-                        above.rmdir()
-            raise
-        _tidy(folder, path)
+    try:
+        held = FileLock(folder / LOCK).acquire(timeout=0)
+    except Timeout:
+        raise RunError(f"{folder}: another process is training this run") from None
+    done = False
+    try:
+        with held:
+            for entry in _own_entries(folder, path):
+                kept = entry.name.startswith("checkpoint-") or entry.name in LOGS
+                if entry.name != LOCK and not (resume and kept):
+                    shutil.rmtree(entry, ignore_errors=True)  # of a process that died while writing
+            try:
+                yield folder
+                done = True
+            finally:
+                if done or _is_idle(folder):
+                    _tidy(folder, path)
+    finally:
+        with suppress(OSError):  # not empty: checkpoints, the run, or somebody else's
+            for one in made:
+                one.rmdir()
 
 
 def _own_entries(folder: Path, path: Path) -> list[Path]:
@@ -449,14 +451,13 @@ def _own_entries(folder: Path, path: Path) -> list[Path]:
 
 
 def _tidy(folder: Path, path: Path) -> None:
-    """Removes what is a training's, and the folder where nothing else is in it."""
+    """Removes what is a training's."""
     for entry in _own_entries(folder, path):
         if entry.is_dir():
             shutil.rmtree(entry)
-        else:
+            continue
+        with suppress(PermissionError):  # the lock, where it goes when it is released
             entry.unlink()
-    with suppress(OSError):
-        folder.rmdir()
 
 
 def _is_idle(folder: Path) -> bool:

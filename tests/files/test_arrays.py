@@ -2,6 +2,7 @@ import gzip
 import io
 import os
 import pickle
+import shutil
 import struct
 import zipfile
 from functools import cache
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphcl.errors import GraphCLError, GraphError
-from graphcl.files.arrays import advise_random_reads, map_npy, read_npy
+from graphcl.files.arrays import advise_random_reads, create_npy, map_npy, read_npy, scratch_array
 from graphcl.graphs.npz import read_graph
 from tests.conftest import FUZZ
 from tests.forging import Hostile, described, npy, refused, zipped
@@ -36,6 +37,35 @@ def test_the_kernel_is_told_not_to_read_ahead(tmp_path):
     advise_random_reads(table[3:, :4])  # a view serves as well
     assert "rr" in flags(path)
     assert table[499, 9] == 4999
+
+
+@pytest.mark.parametrize("rows", [0, 1 << 15])
+def test_a_new_tables_space_is_reserved(tmp_path, rows):
+    path = tmp_path / "a.npy"
+    table = create_npy(path, (rows, 4), np.float64)
+    assert path.stat().st_blocks * 512 >= path.stat().st_size >= table.nbytes
+    table[:] = 3
+    table.flush()
+    np.testing.assert_array_equal(np.load(path), np.full((rows, 4), 3.0))
+
+
+def test_where_nothing_is_reserved_the_space_is_asked_for(tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "posix_fallocate")
+    create_npy(tmp_path / "a.npy", (5, 4), np.float64)
+    assert scratch_array((5, 4), np.float64, tmp_path).shape == (5, 4)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(99, 90, 9))
+    for create in (
+        lambda: create_npy(tmp_path / "b.npy", (5, 4), np.float64),
+        lambda: scratch_array((5, 4), np.float64, tmp_path),
+    ):
+        with pytest.raises(OSError, match="No space left"):
+            create()
+
+
+def test_where_the_kernel_takes_no_advice(tmp_path, monkeypatch):
+    monkeypatch.delattr("mmap.MADV_RANDOM")
+    np.save(tmp_path / "a.npy", np.arange(3))
+    advise_random_reads(map_npy(tmp_path / "a.npy", GraphError))
 
 
 @pytest.mark.parametrize("read", [map_npy, read_npy])

@@ -1,6 +1,8 @@
 """Files and folders that appear whole or not at all."""
 
+import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +15,6 @@ from graphcl.files.atomic import (
     check_new_file,
     check_new_folder,
     remove_folder,
-    reserve,
     whole_file,
     whole_folder,
     write_whole,
@@ -236,6 +237,51 @@ def test_a_killed_process_leaves_the_old_folder(tmp_path):
     assert (path / "state").read_text() == "new"
 
 
+@pytest.fixture
+def windows(monkeypatch):
+    """No locks by handles; no handles of folders; no flush by who reads; no rename while open."""
+    real_open, real_sync, real_rename = os.open, os.fsync, os.rename
+
+    def open_file(path, *options, **more):
+        if os.path.isdir(path):  # noqa: PTH112
+            raise PermissionError(13, "a folder", path)
+        return real_open(path, *options, **more)
+
+    def sync(handle):
+        os.write(handle, b"")  # fails where the handle only reads
+        real_sync(handle)
+
+    def rename(source, target, **more):
+        for handle in os.listdir("/proc/self/fd"):  # noqa: PTH208
+            with contextlib.suppress(FileNotFoundError):
+                opened = os.readlink(f"/proc/self/fd/{handle}")  # noqa: PTH115
+                assert not f"{opened}/".startswith(f"{source}/")
+        real_rename(source, target, **more)
+
+    monkeypatch.setattr(shutil, "_use_fd_functions", False)
+    monkeypatch.setattr(atomic, "has_fcntl", False)
+    monkeypatch.setattr(os, "open", open_file)
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "rename", rename)
+    monkeypatch.setattr(os, "replace", rename)
+    monkeypatch.delattr(os, "O_NOFOLLOW")
+
+
+@pytest.mark.usefixtures("windows")
+def test_where_nothing_that_is_open_is_locked_or_renamed(tmp_path):
+    left = tmp_path / f".a.txt.{'0' * 8}.partial.txt"
+    left.touch()
+    for content in ("old", "new"):
+        write_whole(tmp_path / "a.txt", content)
+        with whole_folder(tmp_path / "run") as staging:
+            (staging / "file").write_text(content)
+        assert (tmp_path / "a.txt").read_text() == content
+        assert (tmp_path / "run/file").read_text() == content
+    with pytest.raises(KeyError):
+        half_a_folder(tmp_path / "run", KeyError)
+    assert names(tmp_path) == [left.name, "a.txt", "run"]
+
+
 def test_two_writers_do_not_disturb_each_other(tmp_path):
     path = tmp_path / "a.txt"
     with whole_file(path) as first:
@@ -268,15 +314,6 @@ def test_a_folder_is_removed(tmp_path):
     (tmp_path / "a" / "b").mkdir(parents=True)
     remove_folder(tmp_path / "a")
     assert names(tmp_path) == []
-
-
-@pytest.mark.parametrize("size", [0, 1 << 20])
-def test_space_is_reserved(tmp_path, size):
-    path = tmp_path / "sparse"
-    with path.open("wb") as file:
-        file.truncate(size)
-    reserve(path)
-    assert path.stat().st_blocks * 512 >= size
 
 
 def test_new_files_are_checked(tmp_path):

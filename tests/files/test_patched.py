@@ -43,8 +43,9 @@ def by_copy(table, rows, values):
     ),
     dtype=st.sampled_from(["<f4", "<f2", "|i1", "<i8"]),
     width=st.sampled_from([(), (1,), (7,), (1500,)]),
+    pages=st.booleans(),
 )
-def test_every_change_of_a_change_is_that_of_a_copy(tmp_path_factory, steps, dtype, width):
+def test_every_change_of_a_change_is_that_of_a_copy(tmp_path_factory, steps, dtype, width, pages):
     folder = tmp_path_factory.mktemp("tables")
     random = np.random.default_rng(len(steps))
     expected = random.integers(-9, 9, (60, *width)).astype(dtype)
@@ -52,6 +53,7 @@ def test_every_change_of_a_change_is_that_of_a_copy(tmp_path_factory, steps, dty
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(patched, "SMALL_BYTES", 0)
         patch.setattr(patched, "MOST", 0.3)
+        patch.setattr(patched, "_PRIVATE_PAGES", pages)
         for number, (changed, new) in enumerate(steps):
             table = patched.map_table(folder, "t", GraphError)
             rows = np.array([*sorted(changed), *range(len(table), len(table) + new)], np.int64)
@@ -85,6 +87,25 @@ def test_the_base_is_shared_and_stays_as_it_was(table, tmp_path):
     del found
     gc.collect()
     np.testing.assert_array_equal(view, np.full((3, 5), 7))
+
+
+def test_without_private_pages_a_table_is_put_together_in_memory(table, tmp_path, monkeypatch):
+    found = patched.overlay(table, np.array([3, 599, 600]), np.full((3, 5), 7))
+    (tmp_path / "new").mkdir()
+    files = patched.write_table(tmp_path / "new", "t", found, os.link)
+    monkeypatch.setattr(patched, "_PRIVATE_PAGES", False)
+    monkeypatch.setattr(patched._Region, "__init__", None)  # nothing is mapped privately
+    there = patched.map_table(tmp_path / "new", "t", GraphError)
+    np.testing.assert_array_equal(there, found)
+    with pytest.raises(ValueError, match="read-only"):
+        there[0] = 1
+    assert patched.stored_files(there) == files
+    assert patched.base_file(there) == files[0]
+    again = patched.overlay(there, np.array([0]), np.ones((1, 5)))
+    np.testing.assert_array_equal(again, by_copy(found, [0], np.ones((1, 5))))
+    (tmp_path / "again").mkdir()
+    assert len(patched.write_table(tmp_path / "again", "t", again, os.link)) == 1
+    np.testing.assert_array_equal(patched.map_table(tmp_path / "again", "t", GraphError), again)
 
 
 def test_a_large_patch_and_a_small_table_are_written_whole(table, tmp_path, monkeypatch):

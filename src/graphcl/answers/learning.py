@@ -6,14 +6,14 @@ by a digest what it was learned from.
 """
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 
 from graphcl.answers.evidence import NEAR, SURROUNDINGS, Evidence, gather_evidence
 from graphcl.answers.inputs import KnownLabels
@@ -172,20 +172,16 @@ def _kept_in(folder: Path) -> Recall:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Waits until no other process holds a folder, and holds it, where a disk has locks."""
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError:
-        yield
-        return
-    try:
-        with suppress(ImportError, OSError):
-            import fcntl
-
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
+    """Waits until no other process holds a folder that can be written to, and holds it."""
+    path = folder / f".{KEPT}.lock"
+    with ExitStack() as stack:
+        with suppress(OSError):  # somebody else's folder
+            stack.enter_context(FileLock(path))
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # or it goes with the lock, where no open file can be removed
+                path.unlink()
 
 
 def _write_fit(path: Path, key: str, fit: Fit) -> None:

@@ -24,6 +24,8 @@ from typing import Annotated, Any, Never
 
 import typer
 
+from graphcl.errors import RunError
+
 
 class Interrupts:
     """Whether the user, or whoever runs this machine, has asked the process to stop.
@@ -105,6 +107,19 @@ def continues(command: str, kept: str, path: Path) -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
+def check_several(name: str, count: int) -> None:
+    """Refuses several processes where the system has no `fork` and no signals to end them by.
+
+    Raises:
+        RunError: it has not, as Windows.
+    """
+    if count > 1 and not (hasattr(os, "fork") and hasattr(signal, "SIGKILL")):
+        raise RunError(
+            f"{name} {count}: this system ({sys.platform}) cannot fork a process or stop it by a "
+            f"signal; leave {name} out: one process works"
+        )
+
+
 ProcessesOption = Annotated[
     int, typer.Option(min=1, help="Processes on this machine; torchrun starts and restarts them.")
 ]
@@ -122,6 +137,7 @@ def launch(processes: int) -> None:
     """
     if processes == 1 or under_torchrun():
         return
+    check_several("--processes", processes)
     with tempfile.TemporaryDirectory(prefix="graphcl-") as folder:
         raise typer.Exit(_run(processes, Path(folder)))
 

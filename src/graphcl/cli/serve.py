@@ -3,7 +3,6 @@
 import asyncio.constants
 import gc
 import os
-import resource
 import shutil
 import signal
 import socket
@@ -19,7 +18,7 @@ import typer
 
 from graphcl.cli.answers import RunArgument, TypeOption, open_run
 from graphcl.cli.options import DeviceOption, JsonOption, RunGraphOption, print_result
-from graphcl.cli.processes import Ending, handled
+from graphcl.cli.processes import Ending, check_several, handled
 from graphcl.cli.table_options import takes_tables
 from graphcl.errors import RunError, import_extra, require
 from graphcl.files.text import read_text
@@ -128,6 +127,7 @@ def serve(
     require(layout in ("pca", "umap", "none"), "serve", "--map", "pca, umap or none", layout)
     require(log in ("lines", "json", "none"), "serve", "--log", "lines, json or none", log)
     require(seconds > 0, "serve", "--seconds", "more than 0", seconds)
+    check_several("--workers", workers)
     token = _token(token_file)
     _check_certificate(certificate, key)
     tls = certificate is not None
@@ -336,9 +336,12 @@ def _token(file: Path | None) -> str | None:
 
 def _allow_files(number: int) -> None:
     """Lets the process open so many files and connections, or as many as it may."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if resource.RLIM_INFINITY not in (soft, hard):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(number, hard)), hard))
+    with suppress(ImportError):  # Windows has no such limit
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if resource.RLIM_INFINITY not in (soft, hard):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(number, hard)), hard))
 
 
 def _listen(host: str, port: int) -> socket.socket:

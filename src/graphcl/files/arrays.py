@@ -6,17 +6,19 @@ Sizes are checked before memory is used, and pickles are never read. An `.npz` f
 declare are checked first, and nothing is ever extracted to disk.
 """
 
+import errno
 import math
 import mmap
 import os
 import shlex
+import shutil
 import stat
 import tempfile
 import zipfile
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -161,20 +163,42 @@ def advise_random_reads(*arrays: npt.NDArray[Any]) -> None:
         room: Any = array
         while isinstance(room, np.ndarray):  # follow views down to the memory map
             room = room.base
-        cast("mmap.mmap", room).madvise(mmap.MADV_RANDOM)
+        if hasattr(mmap, "MADV_RANDOM"):  # Windows is told nothing
+            cast("mmap.mmap", room).madvise(mmap.MADV_RANDOM)
 
 
 def scratch_array(shape: tuple[int, ...], dtype: Any, folder: Path | None) -> npt.NDArray[Any]:
     """Returns an array in memory, or in an unnamed file of a folder, deleted with the array."""
-    if folder is None:
+    if folder is None or 0 in shape:
         return np.empty(shape, dtype=dtype)
     with tempfile.TemporaryFile(dir=folder) as file:
-        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-        os.posix_fallocate(file.fileno(), 0, max(1, size))  # a full disk would end the process
-        if not size:
-            return np.empty(shape, dtype=dtype)
-        mapped: npt.NDArray[Any] = np.memmap(file, dtype=dtype, mode="r+", shape=shape)
+        mapped: npt.NDArray[Any] = np.memmap(file, dtype=dtype, mode="w+", shape=shape)
+        _reserve(file, mapped.nbytes)
         return mapped
+
+
+def create_npy(path: Path, shape: tuple[int, ...], dtype: Any) -> "np.memmap[Any, np.dtype[Any]]":
+    """Returns a writable map of a new file of zeros, whose disk space is reserved.
+
+    Raises:
+        OSError: there is not enough space.
+    """
+    table = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+    with path.open("r+b") as file:
+        _reserve(file, path.stat().st_size)
+    return table
+
+
+def _reserve(file: IO[bytes], size: int) -> None:
+    """Reserves disk space for a sparse file.
+
+    Without it, a process that writes to a mapped file is killed by SIGBUS when the disk is full.
+    macOS reserves nothing: there, the space must be free now. On Windows no file is sparse.
+    """
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, size)
+    elif hasattr(os, "statvfs") and shutil.disk_usage(file.fileno()).free < size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def read_npz(

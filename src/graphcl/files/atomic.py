@@ -11,12 +11,12 @@ beside the target, flushed to the disk, and renamed:
 If the block fails or is interrupted, the old content stays and the hidden entry is removed. If the
 process is killed or the machine loses power, either the old or the new content remains, complete.
 The hidden entry of a killed process is removed when the same target is written again: a process
-locks its entry for as long as it runs, so an entry without a lock is abandoned.
+locks its entry for as long as it runs, so an entry without a lock is abandoned. Windows, which has
+no such locks and renames nothing that is open, keeps it: it must be removed by hand.
 
 Permissions follow the umask, as for any new file.
 """
 
-import fcntl
 import glob
 import os
 import re
@@ -25,6 +25,8 @@ import shutil
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from filelock import has_fcntl, lock_descriptor
 
 from graphcl.errors import InvalidInputError, option
 
@@ -92,23 +94,13 @@ def remove_folder(path: Path) -> None:
 
 def sync(path: Path) -> None:
     """Waits until a file's content, or the names in a folder, are on the disk."""
-    handle = os.open(path, os.O_RDONLY)
+    if not has_fcntl and path.is_dir():
+        return  # Windows opens no folders
+    handle = os.open(path, os.O_RDONLY if has_fcntl else os.O_RDWR)  # which it wants for a flush
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def reserve(path: Path) -> None:
-    """Reserves disk space for all of a sparse file.
-
-    Without it, a process that writes to a mapped file is killed by SIGBUS when the disk is full.
-
-    Raises:
-        OSError: there is not enough space.
-    """
-    with path.open("r+b") as file:
-        os.posix_fallocate(file.fileno(), 0, max(1, path.stat().st_size))
 
 
 def check_new_file(
@@ -177,7 +169,8 @@ def refuse_remote(path: Path, error: type[InvalidInputError]) -> None:
 def _staged(path: Path, above: Path, suffix: str, *, folder: bool) -> Iterator[Path]:
     """Yields a new, locked, hidden entry in the folder `above`; removes it if it still exists."""
     ending = f".partial{suffix}"
-    for leftover in above.glob(f".{glob.escape(path.name)}.????????{glob.escape(ending)}"):
+    leftovers = above.glob(f".{glob.escape(path.name)}.????????{glob.escape(ending)}")
+    for leftover in leftovers if has_fcntl else ():
         _remove_abandoned(leftover)
     while True:
         staging = above / _hidden_name(path, ending)
@@ -185,10 +178,14 @@ def _staged(path: Path, above: Path, suffix: str, *, folder: bool) -> Iterator[P
             if folder:
                 staging.mkdir()
             flags = os.O_RDONLY if folder else os.O_RDWR | os.O_CREAT | os.O_EXCL
-            handle = os.open(staging, flags, 0o666)
+            opened = os.devnull if folder and not has_fcntl else staging  # Windows opens no folders
+            handle = os.open(opened, flags, 0o666)
         except OSError as error:
             error.filename = str(path)  # the user does not know the hidden name
             raise
+        if not has_fcntl:
+            os.close(handle)  # what is open could not be renamed
+            break
         _lock(handle)
         if staging.exists():
             break
@@ -196,7 +193,8 @@ def _staged(path: Path, above: Path, suffix: str, *, folder: bool) -> Iterator[P
     try:
         yield staging
     finally:
-        os.close(handle)
+        if has_fcntl:
+            os.close(handle)
         _remove(staging)
 
 
@@ -207,10 +205,9 @@ def _hidden_name(path: Path, ending: str) -> str:
 def _lock(handle: int) -> bool:
     """Locks an open entry; returns False if it is already locked, or locks are not supported."""
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return lock_descriptor(handle, blocking=False)
     except OSError:
         return False
-    return True
 
 
 def _remove_abandoned(path: Path) -> None:

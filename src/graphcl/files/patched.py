@@ -9,7 +9,8 @@ A table `NAME` in a folder is the file ``NAME.npy``, or three files:
 Such a table is mapped as one plain array. The pages of the base are private to the process, and the
 patch is written over them: the kernel copies the pages of changed rows and no others (copy on
 write), and new rows have pages of their own. So to make, write or open one takes the time and the
-memory of what changed, whatever the size of the table.
+memory of what changed, whatever the size of the table. A system without private pages (Windows)
+puts the table together in memory, with the same values, and writes what changes whole.
 
 In lists of edges (CSR), an entry more moves all that follow. There `NAME.rows.npy` has columns:
 
@@ -48,6 +49,7 @@ _Base = tuple[Path, object, IntArray, Array, tuple[Path, ...]]
 
 _FIXED = 0x10  # MAP_FIXED, which Python's `mmap` does not have
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+_PRIVATE_PAGES = hasattr(mmap, "MAP_PRIVATE")
 _FAILED = ctypes.c_void_p(-1).value
 
 
@@ -134,7 +136,7 @@ def overlay(table: Array, rows: IntArray, values: Any) -> Array:
     """
     values = np.ascontiguousarray(values, table.dtype)
     base = _base(table)
-    if base is None or table.nbytes <= SMALL_BYTES:
+    if base is None or table.nbytes <= SMALL_BYTES or not _PRIVATE_PAGES:
         total = max(len(table), int(rows[-1]) + 1 if len(rows) else 0)
         whole = np.empty((total, *table.shape[1:]), table.dtype)
         whole[: len(table)] = table
@@ -335,6 +337,8 @@ def map_table(folder: Path, name: str, error: type[InvalidInputError]) -> Array:
             _refuse(files, error)
         return np.asarray(_Joined(joined, files))
     _check(files, base, rows, values, error)
+    if not _PRIVATE_PAGES:
+        return np.asarray(_Joined(overlay(base, np.asarray(rows), values), files))
     with files[0].open("rb") as raw:
         return _patched(_Region(raw, np.asarray(rows), np.asarray(values), files))
 

@@ -6,7 +6,6 @@ older one is removed. Credentials are those that Arrow finds, as in the environm
 are in no message and no file.
 """
 
-import fcntl
 import hashlib
 import re
 import shutil
@@ -14,6 +13,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 from graphcl.errors import InvalidInputError, import_extra
 from graphcl.files.atomic import whole_folder
@@ -113,8 +114,7 @@ def _cached(system: Any, files: Mapping[str, Any], shown: str) -> Path:
     digests = [hashlib.blake2b(one.encode(), digest_size=8) for one in (shown, repr(state))]
     target = user_cache().joinpath("fetched", *(one.hexdigest() for one in digests))
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with target.with_name(".lock").open("w") as lock:  # who start together fetch it once
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with FileLock(target.with_name(".lock")):  # who start together fetch it once
         if not target.exists():
             size = sum(one.size for one in files.values())
             print(f"{shown}: fetching {size:,} bytes", file=sys.stderr, flush=True)
@@ -127,6 +127,7 @@ def _cached(system: Any, files: Mapping[str, Any], shown: str) -> Path:
                         shutil.copyfileobj(source, into, 1 << 22)
                     if path.stat().st_size != one.size:
                         raise InvalidInputError(f"{shown}: {name} changed meanwhile; try again")
-            for older in {*target.parent.iterdir()} - {target, Path(lock.name)}:
-                shutil.rmtree(older)
+            for older in target.parent.iterdir():
+                if older.is_dir() and older != target:
+                    shutil.rmtree(older)
     return target

@@ -1,11 +1,12 @@
 """The user's cache folder, and the user's key, which seals what this user wrote."""
 
-import fcntl
 import hashlib
 import os
 import secrets
 from functools import partial
 from pathlib import Path
+
+from filelock import FileLock
 
 from graphcl.files.atomic import whole_file
 
@@ -28,8 +29,7 @@ def user_key() -> bytes:
         found = _read_key(path)
         if found is None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with path.with_name(f".{KEY}.lock").open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)  # held for as long as 32 bytes take
+            with FileLock(path.with_name(f".{KEY}.lock")):  # for as long as 32 bytes take
                 found = _read_key(path)
                 if found is None:
                     found = secrets.token_bytes(KEY_BYTES)

@@ -220,7 +220,7 @@ def load_recipe(recipe: str | Path | Recipe) -> Recipe:
         return recipe
     name = str(recipe)
     if name in recipe_names():
-        text = (resources.files("graphcl.recipes") / f"{name}.toml").read_text()
+        text = (resources.files("graphcl.recipes") / f"{name}.toml").read_text("utf-8")
     elif name.endswith(".toml"):
         try:
             text = read_text(Path(name), RecipeError)

@@ -121,7 +121,7 @@ def write_config(folder: Path, config: RunConfig) -> None:
     """Writes `config.toml`, its origin sealed, into a folder that is not yet a run."""
     if config.origin.graph:
         config = replace(config, seal=_seal(config.origin))
-    (folder / CONFIG).write_text(config.to_toml())
+    (folder / CONFIG).write_text(config.to_toml(), encoding="utf-8")
 
 
 def check_output(path: Path, *, overwrite: bool) -> None:

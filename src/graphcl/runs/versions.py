@@ -7,7 +7,6 @@ before leaves the old version in use. Files that an update does not change are h
 of the version before.
 """
 
-import fcntl
 import os
 import shlex
 import shutil
@@ -16,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from graphcl.errors import RunError, is_command
 from graphcl.files.atomic import remove_folder, whole_folder, write_whole
@@ -136,11 +137,11 @@ def changing(run: Path) -> Iterator[None]:
     """
     folder = run / VERSIONS
     folder.mkdir(exist_ok=True)
-    with (folder / LOCK).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunError(f"{run}: another process is changing its versions") from None
+    try:
+        held = FileLock(folder / LOCK).acquire(timeout=0)
+    except Timeout:
+        raise RunError(f"{run}: another process is changing its versions") from None
+    with held:
         yield
 
 

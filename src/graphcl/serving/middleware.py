@@ -11,7 +11,6 @@ import ipaddress
 import json
 import os
 import re
-import resource
 import secrets
 import select
 import sys
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from graphcl.errors import MissingExtraError
+from graphcl.memory import resident_bytes
 from graphcl.serving.requests import Bounds
 from graphcl.version import package_version
 
@@ -93,9 +93,7 @@ class Counts:
     def look(self, version: int) -> None:
         """Notes which version of the run answers, and how much memory the process holds."""
         self._version.set(version)
-        with suppress(OSError, ValueError, IndexError):
-            pages = Path("/proc/self/statm").read_text().split()[1]
-            self._memory.set(int(pages) * resource.getpagesize())
+        self._memory.set(resident_bytes())
 
     def text(self) -> bytes:
         """Returns all figures in Prometheus' text format."""
@@ -123,7 +121,11 @@ def write_line(form: str, scope: Scope, **about: Any) -> None:
     known = {"time": at, "client": client, "method": scope["method"][:16], "path": path} | about
     line = json.dumps(known) if form == "json" else " ".join(map(str, known.values()))
     with suppress(OSError):
-        if select.select([], [2], [], 0)[1]:
+        try:
+            read = select.select([], [2], [], 0)[1]
+        except OSError:  # Windows says it of sockets alone
+            read = [2]
+        if read:
             os.write(2, line.encode("ascii", "backslashreplace") + b"\n")
 
 

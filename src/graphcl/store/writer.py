@@ -14,8 +14,8 @@ import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.errors import GraphError, ParameterError, StoreError, require
-from graphcl.files.arrays import shorten_npy
-from graphcl.files.atomic import check_new_folder, reserve, whole_folder
+from graphcl.files.arrays import create_npy, shorten_npy
+from graphcl.files.atomic import check_new_folder, whole_folder
 from graphcl.files.patched import (
     Share,
     base_file,
@@ -82,10 +82,7 @@ class ArrayWriter:
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
         """Returns a writable memory map of zeros, which becomes the array `name`."""
         known = self._declare(name, shape, dtype)
-        file = self.folder / f"{name}.npy"
-        mapped = np.lib.format.open_memmap(file, mode="w+", dtype=known, shape=shape)
-        reserve(file)
-        self._maps[name] = mapped
+        mapped = self._maps[name] = create_npy(self.folder / f"{name}.npy", shape, known)
         return mapped
 
     def _declare(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.dtype[Any]:

@@ -20,7 +20,8 @@ from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.inference import embed_fitted, embed_layer, hidden_widths, join_layers
 from graphcl.evaluation.drift import Drift
 from graphcl.files import patched
-from graphcl.files.atomic import reserve, write_whole
+from graphcl.files.arrays import create_npy
+from graphcl.files.atomic import write_whole
 from graphcl.graphs import graph as graphs
 from graphcl.graphs.changing import Changed, affected_rows, rows_differ
 from graphcl.graphs.collection import fingerprint
@@ -256,8 +257,7 @@ def write_rows(
     new = int(np.searchsorted(rows, len(kept)))  # in `fresh`, new nodes come last
     shape = (len(kept) + len(rows) - new, old.shape[1])
     file = folder / f"{name}.npy"
-    z = np.lib.format.open_memmap(file, mode="w+", dtype=np.float32, shape=shape)
-    reserve(file)
+    z = create_npy(file, shape, np.float32)
     for start in range(0, len(kept), _BLOCK):
         z[start : start + _BLOCK][: len(kept) - start] = old[kept[start : start + _BLOCK]]
     z[rows] = fresh
