@@ -344,11 +344,16 @@ DEVICES = [
 ]
 
 
+# PyTorch's compiler asks every tensor for its gradient.
+COMPILING = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+
+
 def penalised(loss, h1, h2):
     gradient, *_ = torch.autograd.grad(loss(h1, h2), [h1], create_graph=True)
     return gradient.square().sum()
 
 
+@COMPILING
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_second_derivative_raises_and_is_not_zero(compiled, device):
@@ -365,8 +370,7 @@ def test_a_second_derivative_raises_and_is_not_zero(compiled, device):
     torch.testing.assert_close(again, torch.autograd.grad(nt_xent(h1, h2), [h1])[0])
 
 
-# PyTorch's compiler asks every tensor for its gradient.
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@COMPILING
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 def test_between_compiled_steps_it_has_the_same_value_and_gradients(backend, device):
@@ -385,6 +389,7 @@ def test_between_compiled_steps_it_has_the_same_value_and_gradients(backend, dev
             torch.testing.assert_close(compiled(h1, h2), expected[0])
 
 
+@COMPILING
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("autocast", [False, True])
 def test_compiled_on_16_bits_and_under_autocast_nothing_changes(autocast, device):
