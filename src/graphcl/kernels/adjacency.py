@@ -104,55 +104,6 @@ class _LoopedPattern(NamedTuple):
     rows: Tensor
     entries: Tensor
 
-    def twice(self, *, columns: int, entries: int, self_weights: int) -> "_LoopedPattern":
-        """Returns two copies; the second has its columns `columns` further on.
-
-        The weights of both copies come first, then the self-weights of both. So a diagonal position
-        moves past the second copy's weights; in the second copy, also past the first copy's
-        self-weights.
-        """
-        diagonal = self.entries >= entries
-        nodes = len(self.indptr) - 1
-        return _LoopedPattern(
-            indptr=torch.cat([self.indptr, self.indptr[1:] + len(self.indices)]),
-            indices=torch.cat([self.indices, self.indices + columns]),
-            rows=torch.cat([self.rows, self.rows + nodes]),
-            entries=torch.cat(
-                [
-                    torch.where(diagonal, self.entries + entries, self.entries),
-                    torch.where(diagonal, self.entries + self_weights, self.entries) + entries,
-                ]
-            ),
-        )
-
-
-def looped_pattern(
-    indptr: IntArray,
-    indices: IntArray,
-    *,
-    first: int = 0,
-    weighted: bool,
-    within: bool = True,
-    device: torch.device,
-) -> _LoopedPattern:
-    """Returns the pattern of A + I for the rows from `first` on, whose A is given as sorted CSR."""
-    rows = np.arange(len(indptr) - 1)
-    nodes, entries = rows + first, np.arange(len(indices))
-    of_entry = np.repeat(rows, np.diff(indptr))
-    if not within:
-        parts = (indptr, indices, of_entry, entries)
-        return _LoopedPattern(*(torch.tensor(part, device=device) for part in parts))
-    # Each row's own node is inserted before its first larger neighbour, so rows stay sorted.
-    smaller = np.bincount(of_entry[indices < of_entry + first], minlength=len(rows))
-    places = indptr[:-1] + smaller
-    diagonal = len(entries) + (rows if weighted else 0)
-    return _LoopedPattern(
-        indptr=torch.tensor(indptr + np.arange(len(indptr)), device=device),
-        indices=torch.tensor(np.insert(indices, places, nodes), device=device),
-        rows=torch.tensor(np.insert(of_entry, places, rows), device=device),
-        entries=torch.tensor(np.insert(entries, places, diagonal), device=device),
-    )
-
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
@@ -164,7 +115,7 @@ class Pattern:
         senders: the number of columns.
         within: whether receivers and senders are the same nodes.
         weighted: whether each node has a self-weight of its own.
-        given: the pattern of A + I, if it is known already.
+        diagonal: the column of each receiver itself, ascending; None: its number.
     """
 
     indptr: Tensor
@@ -172,28 +123,34 @@ class Pattern:
     senders: int
     within: bool = True
     weighted: bool = False
-    given: _LoopedPattern | None = None
+    diagonal: Tensor | None = None
 
     @cached_property
     def looped(self) -> _LoopedPattern:
         """The pattern of A + I, which sampling does not need."""
-        if self.given is not None:
-            return self.given
-        arrays = self.indptr.cpu().numpy(), self.indices.cpu().numpy()
-        device, within = self.indptr.device, self.within
-        return looped_pattern(*arrays, weighted=self.weighted, within=within, device=device)
+        indptr, indices = self.indptr.cpu().numpy(), self.indices.cpu().numpy()
+        rows, entries = np.arange(len(indptr) - 1), np.arange(len(indices))
+        of_entry, device = np.repeat(rows, np.diff(indptr)), self.indptr.device
+        parts: list[Any] = [indptr, indices, of_entry, entries]
+        if self.within:
+            # Each row's own node is inserted before its first larger neighbour: rows stay sorted.
+            nodes = rows if self.diagonal is None else self.diagonal.cpu().numpy()
+            smaller = np.bincount(of_entry[indices < nodes[of_entry]], minlength=len(rows))
+            places, loops = indptr[:-1] + smaller, len(entries) + rows * self.weighted
+            parts = [indptr + np.arange(len(indptr))]
+            pairs = ((indices, nodes), (of_entry, rows), (entries, loops))
+            parts += [np.insert(of_edges, places, of_loops) for of_edges, of_loops in pairs]
+        return _LoopedPattern(*(torch.tensor(part, device=device) for part in parts))
 
     def twice(self, columns: int) -> "Pattern":
         """Returns two copies; the second has its columns `columns` further on."""
-        entries, receivers = len(self.indices), len(self.indptr) - 1
+        own = self.diagonal
         return replace(
             self,
-            indptr=torch.cat([self.indptr, self.indptr[1:] + entries]),
+            indptr=torch.cat([self.indptr, self.indptr[1:] + len(self.indices)]),
             indices=torch.cat([self.indices, self.indices + columns]),
             senders=self.senders + columns,
-            given=self.looped.twice(
-                columns=columns, entries=entries, self_weights=receivers if self.weighted else 0
-            ),
+            diagonal=None if own is None else torch.cat([own, own + columns]),
         )
 
 
@@ -296,9 +253,7 @@ class Adjacency:
                 values = weight[torch.from_numpy(columns.data)]
                 other = self_weights(torch.from_numpy(pointers), values).to(device)
             receiving = index(columns.indices.astype(np.int64))
-            there = replace(
-                pattern, indptr=index(pointers), indices=receiving, senders=receivers, given=None
-            )
+            there = replace(pattern, indptr=index(pointers), indices=receiving, senders=receivers)
             back = _Back(there, entries, entries.argsort(), other)
         elif edge_ids is None:
             # In a symmetric pattern, the k-th entry in column order mirrors the k-th in row order.

@@ -25,7 +25,6 @@ from graphcl.kernels.adjacency import (
     IntArray,
     Pattern,
     csr_matmul,
-    looped_pattern,
     self_weights,
 )
 from graphcl.kernels.buffers import empty
@@ -103,9 +102,6 @@ class AdjacencyRows(Adjacency):
         own_indptr = np.asarray(indptr[rows.start : rows.stop + 1], dtype=np.int64) - begin
         columns = np.asarray(indices[begin:end], dtype=np.int64)
         weighted = edge_weight is not None
-        looped = looped_pattern(
-            own_indptr, columns, first=rows.start, weighted=weighted, device=torch.device("cpu")
-        )
         weight, self_weight = torch.ones(len(columns)), None
         if weighted:
             weight = torch.tensor(edge_weight[begin:end], dtype=torch.float32)
@@ -119,12 +115,7 @@ class AdjacencyRows(Adjacency):
             index(gathering.place(columns)),
             gathering.places,
             weighted=weighted,
-            given=looped._replace(
-                indptr=looped.indptr.to(device),
-                indices=index(gathering.place(looped.indices.numpy())),
-                rows=looped.rows.to(device),
-                entries=looped.entries.to(device),
-            ),
+            diagonal=index(gathering.place(np.arange(rows.start, rows.stop))),
         )
         one = cls(
             pattern,
