@@ -180,10 +180,10 @@ def require(condition: bool, owner: str, parameter: str, constraint: str, value:
         raise ParameterError(f"{owner}: {parameter} must be {constraint}; got {value!r}")
 
 
-def demand(condition: object, message: str) -> None:
-    """Raises a `GraphError` with a message unless `condition` holds."""
+def demand(condition: object, message: str, error: type[Exception] = GraphError) -> None:
+    """Raises an error with a message unless `condition` holds."""
     if not condition:
-        raise GraphError(message)
+        raise error(message)
 
 
 def typed(value: Any, kind: Any, *, owner: str, key: str, texts: bool = False) -> Any:

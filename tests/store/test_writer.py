@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from graphcl import Graph
-from graphcl.errors import GraphError, InvalidInputError, StoreError
+from graphcl.errors import GraphError, StoreError
 from graphcl.store.header import read_store
 from graphcl.store.writer import StoreWriter, write_edges, write_nodes
 from tests.conftest import random_graph
@@ -42,8 +42,8 @@ def fill(path, features, **given):
 
 
 def test_a_writer_that_fails_leaves_nothing(tmp_path):
-    with pytest.raises(InvalidInputError, match="name must be one of"):
-        fill(tmp_path / "g", X, indptr=np.array([0, 0]), thesis=np.zeros(3))
+    with pytest.raises(StoreError, match="unknown array"):
+        fill(tmp_path / "g", X, **EDGES, thesis=np.zeros(3))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -66,6 +66,7 @@ def test_a_writer_fills_maps_and_cuts_them(graph, tmp_path):
 
 
 X = np.ones((1, 1), dtype=np.float32)
+EDGES = {"indptr": np.array([0, 0]), "indices": np.zeros(0, np.int32)}
 
 
 def test_a_writer_refuses_what_would_not_open(tmp_path):
@@ -74,8 +75,8 @@ def test_a_writer_refuses_what_would_not_open(tmp_path):
         fill(tmp_path / "g", X, indptr=np.array([0, 9]), indices=indices)
     with pytest.raises(StoreError, match="nothing was written for 'indptr'"):
         fill(tmp_path / "g", X)
-    with pytest.raises(InvalidInputError, match="x must be float32 or float16; got"):
-        fill(tmp_path / "g", np.ones((1, 1)))
+    with pytest.raises(StoreError, match="holds float64; expected float32 or float16"):
+        fill(tmp_path / "g", np.ones((1, 1)), **EDGES)
     assert list(tmp_path.iterdir()) == []
 
 

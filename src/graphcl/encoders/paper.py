@@ -16,7 +16,7 @@ from torch.nn.functional import elu, layer_norm
 
 from graphcl.encoders.layer import Layer, LayeredEncoder, glorot
 from graphcl.encoders.side_by_side import SideBySide, divide_columns
-from graphcl.errors import ParameterError
+from graphcl.errors import ParameterError, demand
 from graphcl.kernels.adjacency import Adjacency
 from graphcl.kernels.features import Features
 from graphcl.settings import check_setting
@@ -191,11 +191,12 @@ class PygEncoder(nn.Module):
         h = x if isinstance(x, Tensor) else x.to_dense()
         edges: tuple[Tensor, ...] = (adjacency.edge_index(),)
         if adjacency.self_weight is not None:
-            if not self.takes_weights:
-                raise ParameterError(
-                    "this encoder takes no edge weights; use mean, residual or gcn, "
-                    "or leave the weights out"
-                )
+            demand(
+                self.takes_weights,
+                "this encoder takes no edge weights; use mean, residual or gcn, "
+                "or leave the weights out",
+                ParameterError,
+            )
             edges = adjacency.weighted_edge_index()
         for number, layer in enumerate(self.layers):
             h = layer(elu(h) if number else h, *edges)

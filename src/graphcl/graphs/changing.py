@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.errors import GraphError, counted
+from graphcl.errors import GraphError, counted, demand
 from graphcl.files.patched import overlay
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.neighbourhood import entries_of
@@ -117,8 +117,10 @@ def change_graph(graph: Graph, delta: Delta) -> Changed:
         number[size:] = first + np.arange(one.new)
         x, others = own.x, _NONE
         if x is not None:
-            if one.new and one.x is None:
-                raise GraphError(f"{graph.name}: new nodes of type {name!r} lack features")
+            demand(
+                not one.new or one.x is not None,
+                f"{graph.name}: new nodes of type {name!r} lack features",
+            )
             x, others = _features(x, one, kept[name])
         fresh = number[size:]
         moved[name], touched[name] = np.union1d(number[others], fresh), [fresh]
@@ -189,8 +191,10 @@ def _change_relation(
     size, weight = len(indptr) - 1, relation.edge_weight
     pairs, values = _added_entries(relation, delta, named)
     columns, rows = pairs.T
-    if (rows_of[rows] < 0).any() or (columns_of[columns] < 0).any():
-        raise GraphError(f"{named}: an edge is added to a node that is removed")
+    demand(
+        not ((rows_of[rows] < 0).any() or (columns_of[columns] < 0).any()),
+        f"{named}: an edge is added to a node that is removed",
+    )
     gone = _dropped(relation, delta.dropped, rows_of, columns_of)
     first, last = find_entries(relation, rows, columns)
     # Where edges have features, two may have the same ends.
@@ -255,10 +259,11 @@ def _added_entries(
     for name, one in values.items():
         has = getattr(relation, name) is not None
         where = f"{named}: relation {':'.join(relation.key)}: its edges have"
-        if len(pairs) and has and one is None:
-            raise GraphError(f"{where} {name}; give them for new ones, too")
-        if one is not None and not has:
-            raise GraphError(f"{where} no {name}; leave them out")
+        demand(
+            not (len(pairs) and has and one is None),
+            f"{where} {name}; give them for new ones, too",
+        )
+        demand(one is None or has, f"{where} no {name}; leave them out")
     found = {name: one for name, one in values.items() if one is not None}
     if relation.source == relation.target:  # a mean has the node itself in it: no loops
         apart = pairs[:, 0] != pairs[:, 1]

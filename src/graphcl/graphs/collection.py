@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.errors import GraphError, counted
+from graphcl.errors import GraphError, counted, demand
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.validation import NoArray, several_types
@@ -46,8 +46,7 @@ class GraphCollection(NoArray):
     def __post_init__(self) -> None:
         for split in ("train", "val", "test"):
             object.__setattr__(self, split, tuple(getattr(self, split)))
-        if not self.train:
-            raise GraphError(f"{self.name}: no training graph; pass at least one")
+        demand(self.train, f"{self.name}: no training graph; pass at least one")
         given: tuple[Any, ...] = self.graphs
         for number, graph in enumerate(given):
             if not isinstance(graph, Graph) or not graph.is_plain:
@@ -55,11 +54,11 @@ class GraphCollection(NoArray):
                 raise GraphError(f"{self.name}: graph {number} is not a graphcl.Graph but {kind}")
         for number, (graph, other) in enumerate(pairwise(self.graphs), 1):
             for described in (_features, _labels):
-                if described(graph) != described(other):
-                    raise GraphError(
-                        f"{self.name}: graph {number} ({other.name}) has {described(other)}, "
-                        f"but the graphs before it have {described(graph)}"
-                    )
+                demand(
+                    described(graph) == described(other),
+                    f"{self.name}: graph {number} ({other.name}) has {described(other)}, "
+                    f"but the graphs before it have {described(graph)}",
+                )
 
     is_plain = True  # as its graphs are
 
@@ -241,8 +240,10 @@ def training_subgraph(graph: Graph) -> Graph:
     Raises:
         GraphError: the graph has no training nodes.
     """
-    if graph.train_mask is None or not graph.train_mask.any():
-        raise GraphError(f"{graph.name}: has no train_mask; inductive training needs one")
+    demand(
+        graph.train_mask is not None and graph.train_mask.any(),
+        f"{graph.name}: has no train_mask; inductive training needs one",
+    )
     graph.check()
     nodes = np.flatnonzero(graph.train_mask)
     # Booleans stand for weights where there are none.

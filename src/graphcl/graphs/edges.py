@@ -8,7 +8,7 @@ import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.arrays import Booleans, Doubles, Floats, Integers
-from graphcl.errors import GraphError, check_keys, check_known
+from graphcl.errors import GraphError, check_keys, check_known, demand
 from graphcl.graphs import interchange, validation
 
 _FLOAT32 = np.finfo(np.float32)
@@ -33,8 +33,10 @@ def checked_relation(key: Any, given: Any, sizes: Mapping[str, int]) -> tuple[An
 
     `sizes` has the number of nodes of each type.
     """
-    if not (isinstance(key, tuple) and len(key) == 3):
-        raise GraphError(f"relation {key!r}: expected (source type, name, target type)")
+    demand(
+        isinstance(key, tuple) and len(key) == 3,
+        f"relation {key!r}: expected (source type, name, target type)",
+    )
     source, name, target = map(str, key)
     where = f"relation {source}:{name}:{target}"
     for end in (source, target):
@@ -42,8 +44,7 @@ def checked_relation(key: Any, given: Any, sizes: Mapping[str, int]) -> tuple[An
         check_known(end, sizes, what=what, listed="the types:", error=GraphError)
     about: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {"edge_index": given}
     check_keys(about, _KEYS, where=where, error=GraphError)
-    if about.get("edge_index") is None:
-        raise GraphError(f"{where}: edge_index is not given")
+    demand(about.get("edge_index") is not None, f"{where}: edge_index is not given")
     ends = (source, sizes[source]), (target, sizes[target])
     preparation = about.pop("preparation", None)
     try:
@@ -79,11 +80,11 @@ def checked_edges(
     weight = None if edge_weight is None else _weights(edge_weight, ends.shape[1])
     features = None if edge_features is None else _features(edge_features, ends.shape[1])
     same = sources[0] == targets[0]
-    if undirected and not same:
-        raise GraphError(
-            f"undirected: its ends are of two types, {sources[0]} and {targets[0]}; leave it out, "
-            "the encoder uses both directions"
-        )
+    demand(
+        not undirected or same,
+        f"undirected: its ends are of two types, {sources[0]} and {targets[0]}; leave it out, "
+        "the encoder uses both directions",
+    )
     loops = ends[0] == ends[1] if same else np.zeros(ends.shape[1], np.bool_)
     if loops.any():
         ends = ends[:, ~loops]
@@ -137,8 +138,10 @@ def _ends(edge_index: Any, sources: tuple[str, int], targets: tuple[str, int]) -
     if edges.ndim != 2 or edges.shape[0] != 2:
         advice = "; pass its transpose" if edges.ndim == 2 and edges.shape[1] == 2 else ""
         raise GraphError(f"edge_index: expected shape [2, num_edges]; got {edges.shape}{advice}")
-    if edges.dtype.kind not in "iu":
-        raise GraphError(f"edge_index: node numbers must be integers; got dtype {edges.dtype}")
+    demand(
+        edges.dtype.kind in "iu",
+        f"edge_index: node numbers must be integers; got dtype {edges.dtype}",
+    )
     for row, end, (kind, count) in ((0, "source", sources), (1, "target", targets)):
         wrong = np.flatnonzero((edges[row] < 0) | (edges[row] >= count))
         if len(wrong):
@@ -158,10 +161,13 @@ def _weights(weight: Any, count: int) -> Doubles:
     given = interchange.to_numpy(weight, "edge_weight")
     if given.ndim == 2 and given.shape[1] == 1:
         given = given[:, 0]
-    if given.shape != (count,):
-        raise GraphError(f"edge_weight: expected one per edge, {count}; got shape {given.shape}")
-    if given.dtype.kind not in "biuf":
-        raise GraphError(f"edge_weight: weights must be numbers; got dtype {given.dtype}")
+    demand(
+        given.shape == (count,),
+        f"edge_weight: expected one per edge, {count}; got shape {given.shape}",
+    )
+    demand(
+        given.dtype.kind in "biuf", f"edge_weight: weights must be numbers; got dtype {given.dtype}"
+    )
     values = given.astype(np.float64)
     wrong = ~(np.isfinite(values) & (values > 0))
     if wrong.any():
@@ -186,11 +192,11 @@ def _in_range(values: npt.NDArray[np.float64]) -> Booleans:
 
 def _check_sums(indptr: Integers, indices: Integers, weight: Doubles) -> None:
     """Refuses weights whose sums a float32 cannot hold: of an edge, or of a node's edges."""
-    if not _in_range(weight).all():
-        raise GraphError(
-            "edge_weight: the weights of an edge add up to a number outside the range of float32; "
-            f"{_ADVICE}"
-        )
+    demand(
+        _in_range(weight).all(),
+        "edge_weight: the weights of an edge add up to a number outside the range of float32; "
+        f"{_ADVICE}",
+    )
     for ends in (np.repeat(np.arange(len(indptr) - 1), np.diff(indptr)), indices):
         # A node also has a self-loop with the mean weight of its edges: see `kernels.adjacency`.
         sums = np.bincount(ends, weight) * (1 + 1 / np.maximum(np.bincount(ends), 1))
@@ -205,8 +211,10 @@ def _check_sums(indptr: Integers, indices: Integers, weight: Doubles) -> None:
 def _features(features: Any, count: int) -> Floats:
     given = interchange.to_numpy(features, "edge_features")
     given = given[:, None] if given.ndim == 1 else given
-    if given.shape[:1] != (count,):
-        raise GraphError(f"edge_features: expected [{count}, features]; got shape {given.shape}")
+    demand(
+        given.shape[:1] == (count,),
+        f"edge_features: expected [{count}, features]; got shape {given.shape}",
+    )
     found: Any = validation.features(given, "edge_features", "edge")
     return found  # type: ignore[no-any-return]
 

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse
 
 from graphcl.arrays import Integers
-from graphcl.errors import GraphError, StoreError, check_known, counted, suggestion
+from graphcl.errors import GraphError, StoreError, check_known, counted, demand, suggestion
 from graphcl.graphs import interchange, validation
 from graphcl.graphs.edges import Edges, checked_edges, checked_relation
 from graphcl.graphs.nodes import Nodes
@@ -170,8 +170,7 @@ class Graph(NoArray):
             GraphError: an array is wrong; the message names the type or the relation, the place
                 and the value.
         """
-        if not nodes:
-            raise GraphError(f"{name}: no types of nodes; a graph needs at least one")
+        demand(nodes, f"{name}: no types of nodes; a graph needs at least one")
         checked = validation.node_fields
         types = {str(kind): Nodes(**checked(str(kind), given)) for kind, given in nodes.items()}
         sizes = {kind: one.num_nodes for kind, one in types.items()}
@@ -337,11 +336,12 @@ class Graph(NoArray):
             StoreError: there are several splits; a store holds one.
         """
         for nodes in self.nodes.values():
-            if nodes.splits is not None:
-                raise StoreError(
-                    f"{self.name}: has {nodes.num_splits} splits and a store holds one; "
-                    "save graph.split(0), or another"
-                )
+            demand(
+                nodes.splits is None,
+                f"{self.name}: has {nodes.num_splits} splits and a store holds one; "
+                "save graph.split(0), or another",
+                StoreError,
+            )
         with StoreWriter(path, name=self.name, overwrite=overwrite) as store:
             write_graph(self, store, features)
 
@@ -552,14 +552,15 @@ def _plain_edges(edge_index: Any, num_nodes: int, edge_weight: Any = None) -> Ed
 
 
 def _with_features(arrays: dict[str, Any]) -> dict[str, Any]:
-    if arrays.get("x") is None:
-        raise GraphError("the graph has no features: x is a row per node, or 'structural'")
+    demand(
+        arrays.get("x") is not None,
+        "the graph has no features: x is a row per node, or 'structural'",
+    )
     num_nodes = arrays.pop("num_nodes", None)
     if isinstance(arrays["x"], str) and arrays["x"] == "structural":
         from graphcl.graphs.structural import structural_features as computed
 
         return arrays | {"x": computed(*_plain_edges(arrays["edge_index"], num_nodes)[:2])}
     rows = arrays["x"].shape[0] if hasattr(arrays["x"], "shape") else len(arrays["x"])
-    if num_nodes is not None and rows != num_nodes:
-        raise GraphError(f"x: {rows} rows for {num_nodes} nodes")
+    demand(num_nodes is None or rows == num_nodes, f"x: {rows} rows for {num_nodes} nodes")
     return arrays

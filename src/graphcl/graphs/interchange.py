@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.errors import GraphError, import_extra
+from graphcl.errors import GraphError, demand, import_extra
 
 if TYPE_CHECKING:
     import torch
@@ -54,8 +54,7 @@ def embedding_table(z: Any, owner: str, num_nodes: int | None = None) -> npt.NDA
     """
     if isinstance(z, list | tuple):
         parts = [to_numpy(part, f"{owner}: embeddings") for part in z]
-        if not parts:
-            raise GraphError(f"{owner}: the list of embeddings is empty")
+        demand(parts, f"{owner}: the list of embeddings is empty")
         first = parts[0].shape
         for place, part in enumerate(parts):
             if part.ndim not in (1, 2) or part.ndim != len(first) or part.shape[-1] != first[-1]:
@@ -68,8 +67,10 @@ def embedding_table(z: Any, owner: str, num_nodes: int | None = None) -> npt.NDA
     if found.ndim != 2 or found.shape[1] == 0 or found.dtype.kind not in "biuf":
         what = f"{found.dtype} {found.shape}"
         raise GraphError(f"{owner}: embeddings must be numbers [nodes, dim]; got {what}")
-    if num_nodes is not None and num_nodes != len(found):
-        raise GraphError(f"{owner}: embeddings {found.shape} for a graph of {num_nodes} nodes")
+    demand(
+        num_nodes is None or num_nodes == len(found),
+        f"{owner}: embeddings {found.shape} for a graph of {num_nodes} nodes",
+    )
     return found
 
 
@@ -101,10 +102,14 @@ def arrays_from_scipy(adjacency: Any) -> Arrays:
 
     Values are edge weights, unless all are 1.
     """
-    if not scipy.sparse.issparse(adjacency):
-        raise GraphError(f"from_scipy: expected a scipy.sparse matrix; got {_kind(adjacency)}")
-    if adjacency.shape[0] != adjacency.shape[1]:
-        raise GraphError(f"from_scipy: the adjacency must be square; got {adjacency.shape}")
+    demand(
+        scipy.sparse.issparse(adjacency),
+        f"from_scipy: expected a scipy.sparse matrix; got {_kind(adjacency)}",
+    )
+    demand(
+        adjacency.shape[0] == adjacency.shape[1],
+        f"from_scipy: the adjacency must be square; got {adjacency.shape}",
+    )
     coo = scipy.sparse.coo_array(adjacency)
     present = coo.data != 0
     values = coo.data[present]
@@ -121,12 +126,13 @@ def arrays_from_pyg(data: Any, x: Any = None) -> Arrays:
     Raises:
         GraphError: it has no edges, or no features, and `x` does not give them.
     """
-    if not hasattr(data, "edge_index") or not hasattr(data, "num_nodes"):
-        raise GraphError(
-            f"from_pyg: expected a torch_geometric Data or HeteroData; got {_kind(data)}"
-        )
-    if data.edge_index is None:
-        raise GraphError("from_pyg: data.edge_index is None; a graph needs an edge list")
+    demand(
+        hasattr(data, "edge_index") and hasattr(data, "num_nodes"),
+        f"from_pyg: expected a torch_geometric Data or HeteroData; got {_kind(data)}",
+    )
+    demand(
+        data.edge_index is not None, "from_pyg: data.edge_index is None; a graph needs an edge list"
+    )
     x = getattr(data, "x", None) if x is None else x
     if x is None:
         others = ", ".join(sorted(_taken(data, _OF_GRAPH, "data.")[1]))
@@ -179,13 +185,16 @@ def arrays_from_hetero(data: Any) -> tuple[Kinds, Kinds]:
         left_out += others
         if "x" not in nodes[name]:
             nodes[name]["num_nodes"] = data[name].num_nodes
-            if data[name].num_nodes is None:
-                raise GraphError(f"from_pyg: type {name!r} has neither x nor num_nodes")
+            demand(
+                data[name].num_nodes is not None,
+                f"from_pyg: type {name!r} has neither x nor num_nodes",
+            )
     for key in data.edge_types:
         relations[key], others = _taken(data[key], _OF_RELATION, f"{':'.join(key)}.")
         left_out += others
-        if "edge_index" not in relations[key]:
-            raise GraphError(f"from_pyg: relation {':'.join(key)} has no edge_index")
+        demand(
+            "edge_index" in relations[key], f"from_pyg: relation {':'.join(key)} has no edge_index"
+        )
     _say_left_out(left_out)
     return nodes, relations
 
@@ -206,8 +215,10 @@ def arrays_from_networkx(
     its edges are. Nodes keep their order.
     """
     networkx = import_extra("networkx", feature="Graph.from_networkx", extra="networkx")
-    if not isinstance(graph, networkx.Graph):
-        raise GraphError(f"from_networkx: expected a networkx graph; got {_kind(graph)}")
+    demand(
+        isinstance(graph, networkx.Graph),
+        f"from_networkx: expected a networkx graph; got {_kind(graph)}",
+    )
     plain = node_type is None and relation is None and edge_features is None
     if features and (plain or not isinstance(features, str)):
         names = (features,) if isinstance(features, str) else features

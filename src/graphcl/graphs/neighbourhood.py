@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse
 
 from graphcl.arrays import Floats, Integers
-from graphcl.errors import GraphError
+from graphcl.errors import GraphError, demand
 from graphcl.graphs import validation
 from graphcl.graphs.edges import reverse_order
 from graphcl.graphs.graph import Graph
@@ -194,8 +194,10 @@ def new_nodes(
     """
     x = _features(features, graph)
     number, size = x.shape[0], graph.num_nodes
-    if len(neighbours) != number:
-        raise GraphError(f"{WHO}: {len(neighbours)} lists of neighbours for {number} nodes")
+    demand(
+        len(neighbours) == number,
+        f"{WHO}: {len(neighbours)} lists of neighbours for {number} nodes",
+    )
     counts = [len(some) for some in neighbours]
     own = np.repeat(np.arange(number), counts)
     other = np.concatenate(neighbours).astype(np.int64) if own.size else own
@@ -238,11 +240,15 @@ def _among(edges: Any, number: int) -> tuple[Integers, Any]:
         given = np.asarray(edges, dtype=np.float64)
     except (TypeError, ValueError):
         given = np.zeros(0)
-    if given.ndim != 2 or given.shape[1] not in (2, 3) or not np.isfinite(given).all():
-        raise GraphError(f"{WHO}: edges must be pairs of new nodes, each a place in features")
+    demand(
+        given.ndim == 2 and given.shape[1] in (2, 3) and np.isfinite(given).all(),
+        f"{WHO}: edges must be pairs of new nodes, each a place in features",
+    )
     places = given[:, :2]
-    if (places % 1 != 0).any() or (places < 0).any() or (places >= number).any():
-        raise GraphError(f"{WHO}: edges must name new nodes by their places, 0 to {number - 1}")
+    demand(
+        not ((places % 1 != 0).any() or (places < 0).any() or (places >= number).any()),
+        f"{WHO}: edges must name new nodes by their places, 0 to {number - 1}",
+    )
     pairs = places.astype(np.int64)
     apart = pairs[:, 0] != pairs[:, 1]
     return pairs[apart], given[apart, 2] if given.shape[1] == 3 else None
@@ -256,8 +262,10 @@ def _weights(given: Any, counts: list[int], of_edges: Any, edges: int) -> Floats
             parts = [np.asarray(some, dtype=np.float64).reshape(-1) for some in given]
         except (TypeError, ValueError):
             raise GraphError(f"{WHO}: weights must be numbers, as many as neighbours") from None
-        if [len(some) for some in parts] != counts:
-            raise GraphError(f"{WHO}: weights must be as many as neighbours, of each node")
+        demand(
+            [len(some) for some in parts] == counts,
+            f"{WHO}: weights must be as many as neighbours, of each node",
+        )
     among = np.ones(edges) if of_edges is None else of_edges
     values = np.concatenate([*parts, among, among])
     limits = np.finfo(np.float32)

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.errors import GraphError, suggestion
+from graphcl.errors import GraphError, demand, suggestion
 from graphcl.files.arrays import read_npz
 from graphcl.graphs.conversion import without_reverses
 from graphcl.graphs.graph import Graph
@@ -75,8 +75,7 @@ def unused_arrays(path: Path, unknown: Sequence[str], known: Iterable[str]) -> s
 
 def _plain_arrays(arrays: Arrays, path: Path) -> Arrays:
     """Returns the arguments of `Graph.from_edge_index`."""
-    if "edge_index" not in arrays:
-        raise GraphError(f"{path}: has no array 'edge_index' ([2, edges])")
+    demand("edge_index" in arrays, f"{path}: has no array 'edge_index' ([2, edges])")
     given: Arrays = {name: arrays[name] for name in _OPTIONAL if name in arrays}
     if "x" in arrays:
         x: Any = arrays["x"]
@@ -134,11 +133,11 @@ def _names(
     if name not in arrays:
         return [default], np.zeros(count, np.int64)
     found = arrays[name]
-    if found.shape != (count,) or found.dtype.kind not in "iuUb":
-        raise GraphError(
-            f"{path}: {name}: expected a number or a text for each of {count}; got "
-            f"{found.dtype} of shape {found.shape}"
-        )
+    demand(
+        found.shape == (count,) and found.dtype.kind in "iuUb",
+        f"{path}: {name}: expected a number or a text for each of {count}; got "
+        f"{found.dtype} of shape {found.shape}",
+    )
     distinct, numbers = np.unique(found, return_inverse=True)
     return [str(one) for one in distinct.tolist()], numbers.reshape(-1)
 
@@ -184,8 +183,10 @@ def _split(
     `nodes` has the names of the types, the type of each node, and its place in its type.
     """
     types, kinds, place = nodes
-    if edges.ndim != 2 or len(edges) != 2:
-        raise GraphError(f"{path}: relation {name!r}: expected [2, edges]; got {edges.shape}")
+    demand(
+        edges.ndim == 2 and len(edges) == 2,
+        f"{path}: relation {name!r}: expected [2, edges]; got {edges.shape}",
+    )
     wrong = (edges < 0) | (edges >= len(place))
     if wrong.any():
         end, edge = (int(index) for index in np.argwhere(wrong)[0])

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from graphcl.distributed import ALONE, Share
-from graphcl.errors import RunError
+from graphcl.errors import RunError, demand
 from graphcl.graphs.column_facts import ColumnFacts, Moments, Rows, logarithm
 from graphcl.graphs.relation import NODE, Key
 from graphcl.graphs.schema import Schema
@@ -119,10 +119,16 @@ class ColumnScaling:
             found = tensors.get(name)
             if found is None or found.dtype != dtype or found.shape != (num_features,):
                 raise RunError(f"{name} must be {dtype} of {num_features} columns")
-            if not bool(torch.isfinite(found.float()).all()):
-                raise RunError(f"{name} holds a number that is not finite")
-        if int(tensors["kind"].max()) > CONSTANT or float(tensors["unit"].min()) < 0:
-            raise RunError("kind or unit is out of range")
+            demand(
+                bool(torch.isfinite(found.float()).all()),
+                f"{name} holds a number that is not finite",
+                RunError,
+            )
+        demand(
+            int(tensors["kind"].max()) <= CONSTANT and float(tensors["unit"].min()) >= 0,
+            "kind or unit is out of range",
+            RunError,
+        )
         return cls(**{name: tensors[name].numpy() for name in ("kind", "unit", "shift", "factor")})
 
 

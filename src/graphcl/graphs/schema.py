@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Self, get_type_hints
 
-from graphcl.errors import GraphError, RunError
+from graphcl.errors import GraphError, RunError, demand
 from graphcl.files.text import check_fields
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import EDGE, NODE, Key
@@ -123,8 +123,10 @@ class Schema:
     def check_like(self, named: str, found_there: "Schema") -> None:
         """Does as `check` for a graph of this name and schema; types may have 0 features there."""
         plain = self.is_plain
-        if plain and not found_there.is_plain:
-            raise GraphError(f"{named}: is a typed graph; the model was trained on a plain one")
+        demand(
+            not plain or found_there.is_plain,
+            f"{named}: is a typed graph; the model was trained on a plain one",
+        )
         known = {one.name: one for one in self.types}
         unknown = [] if plain else [one for one in found_there.widths if one not in known]
         if unknown:
@@ -136,11 +138,11 @@ class Schema:
             if given != (trained.filled == "given"):
                 has, had = ("", "none") if given else ("no ", f"{trained.num_features}")
                 raise GraphError(f"{named}: {of_type}has {has}features; in training it had {had}")
-            if given and width != trained.num_features:
-                raise GraphError(
-                    f"{named}: {of_type}has {width} features; the model was trained on "
-                    f"{trained.num_features}"
-                )
+            demand(
+                not given or width == trained.num_features,
+                f"{named}: {of_type}has {width} features; the model was trained on "
+                f"{trained.num_features}",
+            )
         relations = {one.key: one for one in self.relations}
         for relation in () if plain else found_there.relations:
             said, before = f"relation {':'.join(relation.key)}", relations.get(relation.key)
@@ -150,14 +152,14 @@ class Schema:
                 continue
             for field in ("undirected", "num_edge_features"):
                 found, wanted = getattr(relation, field), getattr(before, field)
-                if found != wanted:
-                    raise GraphError(
-                        f"{named}: {said}: {field} is {found}; in training it was {wanted}"
-                    )
-            if not before.num_edges:
-                raise GraphError(
-                    f"{named}: {said} had no edges in training, so nothing was learnt of it"
+                demand(
+                    found == wanted,
+                    f"{named}: {said}: {field} is {found}; in training it was {wanted}",
                 )
+            demand(
+                before.num_edges,
+                f"{named}: {said} had no edges in training, so nothing was learnt of it",
+            )
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain values that `from_json` reads."""
@@ -186,6 +188,9 @@ class Schema:
         for one in relations:
             within = not one.undirected or one.source == one.target
             fits = fits and within and {one.source, one.target} <= names
-        if not fits or len({one.key for one in relations}) != len(relations):
-            raise RunError(f"{where}: a type or a relation is not as it is written")
+        demand(
+            fits and len({one.key for one in relations}) == len(relations),
+            f"{where}: a type or a relation is not as it is written",
+            RunError,
+        )
         return cls(types, relations)

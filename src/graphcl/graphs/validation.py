@@ -16,7 +16,7 @@ import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.arrays import Array, Booleans, Floats
-from graphcl.errors import GraphError, check_keys
+from graphcl.errors import GraphError, check_keys, demand
 from graphcl.graphs.interchange import is_sparse, to_csr, to_numpy
 from graphcl.store.columns import rows_of
 from graphcl.store.header import MASKS
@@ -47,8 +47,10 @@ def node_fields(name: str, given: Any) -> dict[str, Any]:
     about = {key: value for key, value in about.items() if value is not None}
     where = f"type {name!r}"
     check_keys(about, _KEYS, where=where, error=GraphError)
-    if about.get("num_nodes") == 0 or getattr(about.get("x"), "shape", (1,))[:1] == (0,):
-        raise GraphError(f"{where}: zero nodes; leave the type and its relations out")
+    demand(
+        about.get("num_nodes") != 0 and getattr(about.get("x"), "shape", (1,))[:1] != (0,),
+        f"{where}: zero nodes; leave the type and its relations out",
+    )
     try:
         return {"name": name, **checked_nodes(about)}
     except GraphError as error:
@@ -58,15 +60,12 @@ def node_fields(name: str, given: Any) -> dict[str, Any]:
 def checked_nodes(about: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of `Nodes`, but for the name, checked."""
     x = about.get("x")
-    if x is None and "num_nodes" not in about:
-        raise GraphError("neither x nor num_nodes is given")
+    demand(x is not None or "num_nodes" in about, "neither x nor num_nodes is given")
     table = None if x is None else features(x)
     rows = None if table is None else int(table.shape[0])
     num_nodes = int(about.get("num_nodes", rows))
-    if rows not in (None, num_nodes):
-        raise GraphError(f"x: {rows} rows for {num_nodes} nodes")
-    if num_nodes < 1:
-        raise GraphError(f"{num_nodes or 'zero'} nodes; a graph needs at least one")
+    demand(rows in (None, num_nodes), f"x: {rows} rows for {num_nodes} nodes")
+    demand(num_nodes >= 1, f"{num_nodes or 'zero'} nodes; a graph needs at least one")
     of_split, several = splits({key: about.get(key) for key in MASKS}, num_nodes)
     ids = node_ids(about.get("node_ids"), num_nodes)
     y, names = labels(about.get("y"), num_nodes, ids, about.get("class_names", ()))
@@ -94,10 +93,8 @@ def features(x: Any, name: str = "x", row: str = "node") -> Floats | scipy.spars
         raise GraphError(
             f"{name}: expected a table [num_{row}s, features]; got shape {table.shape}{advice}"
         )
-    if table.shape[1] == 0:
-        raise GraphError(f"{name}: zero features; pass at least one column")
-    if table.dtype.kind not in "biuf":
-        raise GraphError(f"{name}: features must be numbers; got dtype {table.dtype}")
+    demand(table.shape[1] != 0, f"{name}: zero features; pass at least one column")
+    demand(table.dtype.kind in "biuf", f"{name}: features must be numbers; got dtype {table.dtype}")
     values = table.data if sparse else table
     with np.errstate(over="ignore"):
         values = values.astype(np.float32)  # always a copy: the graph freezes its arrays
@@ -128,10 +125,13 @@ def labels(
     labels, names = numbered_labels(y, ids, "y")
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels, _ = numbered_labels(labels[:, 0], ids, "y")
-    if labels.ndim not in (1, 2) or len(labels) != num_nodes:
-        raise GraphError(f"y: {len(labels) if labels.ndim else 1} labels for {num_nodes} nodes")
-    if labels.dtype.kind not in "biuf":
-        raise GraphError(f"y: labels must be class numbers; got dtype {labels.dtype}")
+    demand(
+        labels.ndim in (1, 2) and len(labels) == num_nodes,
+        f"y: {len(labels) if labels.ndim else 1} labels for {num_nodes} nodes",
+    )
+    demand(
+        labels.dtype.kind in "biuf", f"y: labels must be class numbers; got dtype {labels.dtype}"
+    )
     if labels.ndim == 1 and labels.dtype.kind == "f":
         return np.array(labels, np.float64), ()
     if labels.ndim == 2 and labels.dtype.kind == "f":
@@ -316,16 +316,16 @@ def _mask(mask: Any, num_nodes: int, name: str) -> Booleans | None:
     if mask is None:
         return None
     given = to_numpy(mask, name)
-    if given.ndim != 1:
-        raise GraphError(f"{name}: expected one dimension; got shape {given.shape}")
+    demand(given.ndim == 1, f"{name}: expected one dimension; got shape {given.shape}")
     if len(given) == num_nodes > 2 and np.isin(given, (0, 1)).all():
         given = given.astype(np.bool_)  # 0/1 flags: node numbers would not repeat like this
     if given.dtype == np.bool_:
-        if len(given) != num_nodes:
-            raise GraphError(f"{name}: {len(given)} entries for {num_nodes} nodes")
+        demand(len(given) == num_nodes, f"{name}: {len(given)} entries for {num_nodes} nodes")
         return given.copy()
-    if given.dtype.kind not in "iu" and given.size:
-        raise GraphError(f"{name}: expected booleans or node numbers; got dtype {given.dtype}")
+    demand(
+        given.dtype.kind in "iu" or not given.size,
+        f"{name}: expected booleans or node numbers; got dtype {given.dtype}",
+    )
     wrong = (given < 0) | (given >= num_nodes)
     if wrong.any():
         raise GraphError(f"{name}: node {given[wrong][0]} is not among 0 to {num_nodes - 1}")
@@ -338,8 +338,7 @@ def node_ids(names: Any, num_nodes: int) -> npt.NDArray[Any] | None:
     """Returns the caller's node ids unchanged: neither merged nor converted to strings."""
     if names is None:
         return None
-    if len(names) != num_nodes:
-        raise GraphError(f"node_ids: {len(names)} names for {num_nodes} nodes")
+    demand(len(names) == num_nodes, f"node_ids: {len(names)} names for {num_nodes} nodes")
     listed = list(names)
     if len({type(name) for name in listed}) == 1 and not isinstance(listed[0], tuple):
         ids = np.array(listed)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from graphcl.distributed import ALONE, Share, gather_rows, max_over, other_tables, sum_over
-from graphcl.errors import ParameterError, require
+from graphcl.errors import ParameterError, demand, require
 from graphcl.kernels.nt_xent_blocked import BlockedPairs
 from graphcl.kernels.recording import Tensors, replay
 from graphcl.settings import check_setting
@@ -167,8 +167,11 @@ def _tile_precision(h: Tensor, precision: str) -> Any:
     """Returns the precision of the fused kernel's tiles; None if the plain tiles are used."""
     if h.is_cuda and h.dtype != torch.float64 and _has_triton():
         return "bf16" if precision == "auto" else precision
-    if precision in ("bf16", "tf32"):
-        raise ParameterError(f"nt_xent: precision {precision!r} needs a CUDA GPU and triton")
+    demand(
+        precision not in ("bf16", "tf32"),
+        f"nt_xent: precision {precision!r} needs a CUDA GPU and triton",
+        ParameterError,
+    )
     return None
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import StoreError, suggestion
+from graphcl.errors import StoreError, demand, suggestion
 from graphcl.files.patched import overlay
 
 IntArray = npt.NDArray[np.int64]
@@ -189,11 +189,17 @@ class Ids:
         Raises:
             error: no node has the id or the number, or the form is another.
         """
-        if nodes is not None and rows is not None:
-            raise error(f"{owner}: nodes are ids and rows are row numbers; give one of them")
+        demand(
+            nodes is None or rows is None,
+            f"{owner}: nodes are ids and rows are row numbers; give one of them",
+            error,
+        )
         if nodes is not None:
-            if isinstance(nodes, slice) or np.asarray(nodes).dtype.kind == "b":
-                raise error(f"{owner}: nodes are ids; give a mask or a range as rows=")
+            demand(
+                not isinstance(nodes, slice) and np.asarray(nodes).dtype.kind != "b",
+                f"{owner}: nodes are ids; give a mask or a range as rows=",
+                error,
+            )
             single = isinstance(nodes, str) or np.ndim(nodes) == 0
             return self.rows([nodes] if single else nodes, owner, error)
         if rows is None or isinstance(rows, slice):
@@ -205,8 +211,11 @@ class Ids:
             what = f"{given.dtype} {given.shape}"
             raise error(f"{owner}: rows must be row numbers, a mask or a range; got {what}")
         if given.dtype.kind == "b":
-            if len(given) != self.size:
-                raise error(f"{owner}: a mask of {len(given)} for {self.size} nodes")
+            demand(
+                len(given) == self.size,
+                f"{owner}: a mask of {len(given)} for {self.size} nodes",
+                error,
+            )
             return np.flatnonzero(given)
         wrong = given[(given < 0) | (given >= self.size)]
         if len(wrong):

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, get_type_hints
 import numpy as np
 
 from graphcl.arrays import Integers
-from graphcl.errors import InvalidInputError, StoreError, require
+from graphcl.errors import InvalidInputError, StoreError, demand, require
 from graphcl.files.text import TEXT_BYTES, check_fields, read_text
 
 FORMAT = 1
@@ -71,8 +71,11 @@ class Source(NamedTuple):
         types = {"fingerprint": str, "store": str, "beside": dict}
         about = check_fields(values, types, f"{file}: source", StoreError)
         for name, digest in about["beside"].items():
-            if not re.fullmatch(r"[a-z]+-[0-9]+/[a-z]+\.[a-z]+", name) or type(digest) is not str:
-                raise StoreError(f"{file}: names files that are none of a store")
+            demand(
+                re.fullmatch(r"[a-z]+-[0-9]+/[a-z]+\.[a-z]+", name) and type(digest) is str,
+                f"{file}: names files that are none of a store",
+                StoreError,
+            )
         return cls(about["fingerprint"][:64], about["store"][:4096], about["beside"])
 
 
@@ -290,18 +293,24 @@ def read_store(path: Path) -> Store:
     file = path / HEADER
     about = check_fields(values, _STORE, str(file), StoreError)
     build, order, digests = about["build"], about["order"], about["parts"]
-    if not re.fullmatch(r"[0-9a-f]{32}", build) or order not in ORDERS:
-        raise StoreError(f"{file}: build must be 32 hex digits, and order one of {ORDERS}")
-    if not 1 <= len(digests) <= MOST_PARTS:
-        raise StoreError(f"{file}: must list 1 to {MOST_PARTS} parts")
+    demand(
+        re.fullmatch(r"[0-9a-f]{32}", build) and order in ORDERS,
+        f"{file}: build must be 32 hex digits, and order one of {ORDERS}",
+        StoreError,
+    )
+    demand(
+        1 <= len(digests) <= MOST_PARTS, f"{file}: must list 1 to {MOST_PARTS} parts", StoreError
+    )
     listed = [_type(path, at, one, build, len(digests)) for at, one in enumerate(about["types"])]
     types = {one.name: one for one in listed}
-    if not types or len(types) != len(listed):
-        raise StoreError(f"{file}: must list at least one type, and each once")
+    demand(
+        types and len(types) == len(listed),
+        f"{file}: must list at least one type, and each once",
+        StoreError,
+    )
     edges = [_relation(file, at, one, types) for at, one in enumerate(about["relations"])]
     relations = {one.key: one for one in edges}
-    if len(relations) != len(edges):
-        raise StoreError(f"{file}: must list each relation once")
+    demand(len(relations) == len(edges), f"{file}: must list each relation once", StoreError)
     for key, one in relations.items():
         if len(digests) > 1 and not (one.undirected or one.both):
             said = ":".join(key)
@@ -345,21 +354,23 @@ def read_description(
     Raises:
         InvalidInputError: of the type `error`: there is no such folder, or it is another kind.
     """
-    if not path.is_dir():
-        raise error(f"{path}: no such {kind}")
+    demand(path.is_dir(), f"{path}: no such {kind}", error)
     try:
-        values = json.loads(read_text(path / file, error, limit=limit))
+        values: dict[str, Any] = json.loads(read_text(path / file, error, limit=limit))
     except FileNotFoundError:
         raise error(f"{path}: not a {kind} (it has no {file})") from None
     except error:
         raise
     except (ValueError, RecursionError) as problem:
         raise error(f"{path / file}: not JSON ({problem})") from None
-    if not isinstance(values, dict) or mark not in values:
-        raise error(f"{path / file}: does not describe a {kind}")
-    if values[mark] != FORMAT:
-        found = values[mark]
-        raise error(f"{path}: {kind} format {found!r}; this version reads format {FORMAT}")
+    demand(
+        isinstance(values, dict) and mark in values,
+        f"{path / file}: does not describe a {kind}",
+        error,
+    )
+    found = values[mark]
+    reads = f"{path}: {kind} format {found!r}; this version reads format {FORMAT}"
+    demand(found == FORMAT, reads, error)
     return values
 
 
@@ -367,10 +378,12 @@ def _type(path: Path, place: int, one: Any, build: str, parts: int) -> StoredTyp
     where = f"{path / HEADER}: type {place}"
     about = check_fields(one, _TYPE, where, StoreError)
     starts = about.pop("starts")
-    if len(starts) != parts + 1 or starts[0] != 0 or list(starts) != sorted(starts):
-        raise StoreError(f"{where} lacks a range of nodes for each part")
-    if not starts[-1]:
-        raise StoreError(f"{where} must have at least one node")
+    demand(
+        len(starts) == parts + 1 and starts[0] == 0 and list(starts) == sorted(starts),
+        f"{where} lacks a range of nodes for each part",
+        StoreError,
+    )
+    demand(starts[-1], f"{where} must have at least one node", StoreError)
     return StoredType(path, build, starts=np.array(starts, dtype=np.int64), **about)
 
 
@@ -378,8 +391,14 @@ def _relation(file: Path, place: int, one: Any, types: Mapping[str, StoredType])
     where = f"{file}: relation {place}"
     found = StoredRelation(**check_fields(one, get_type_hints(StoredRelation), where, StoreError))
     said = f"{file}: relation {':'.join(found.key)}"
-    if found.key[0] not in types or found.key[2] not in types:
-        raise StoreError(f"{said} is between types that are not listed")
-    if found.undirected and (found.both or found.key[0] != found.key[2]):
-        raise StoreError(f"{said} cannot be undirected")
+    demand(
+        found.key[0] in types and found.key[2] in types,
+        f"{said} is between types that are not listed",
+        StoreError,
+    )
+    demand(
+        not found.undirected or (not found.both and found.key[0] == found.key[2]),
+        f"{said} cannot be undirected",
+        StoreError,
+    )
     return found

@@ -20,7 +20,7 @@ import numpy as np
 import scipy.sparse
 
 from graphcl.arrays import Array, blocks
-from graphcl.errors import StoreError, option, require
+from graphcl.errors import StoreError, demand, option, require
 from graphcl.files.arrays import scratch_array
 from graphcl.store.columns import Names
 from graphcl.store.header import MASKS, MOST_PARTS, ORDERS, Key, Store, read_store
@@ -102,12 +102,16 @@ def check_division(store: Store, parts: int, order: str) -> None:
     """
     require(1 <= parts <= MOST_PARTS, "build", option("parts"), f"in [1, {MOST_PARTS}]", parts)
     require(order in ORDERS, "build", option("order"), f"one of {', '.join(ORDERS)}", order)
-    if len(store) > 1:
-        raise StoreError(
-            f"{store.path}: is in parts already; divide the store that they were made from"
-        )
-    if parts > store.num_nodes:
-        raise StoreError(f"{store.path}: has {store.num_nodes} nodes, too few for {parts} parts")
+    demand(
+        len(store) <= 1,
+        f"{store.path}: is in parts already; divide the store that they were made from",
+        StoreError,
+    )
+    demand(
+        parts <= store.num_nodes,
+        f"{store.path}: has {store.num_nodes} nodes, too few for {parts} parts",
+        StoreError,
+    )
 
 
 def _step(what: str, name: str, several: Mapping[Any, Any]) -> str:

@@ -40,7 +40,7 @@ import numpy as np
 import scipy.sparse
 
 from graphcl.arrays import Array, Integers
-from graphcl.errors import StoreError
+from graphcl.errors import StoreError, demand
 from graphcl.files.arrays import regular_size
 from graphcl.files.patched import map_table, table_files
 from graphcl.files.text import check_fields
@@ -170,8 +170,11 @@ def read_part(store: Store, number: int) -> dict[str, Listed]:
     next(iter(store.types.values())).nodes(number)  # or there is no such part
     folder = store.part_folder(number)
     file = folder / PART
-    if not file.is_file():
-        raise StoreError(f"{folder}: part {number} of {len(store)} is missing (no {PART})")
+    demand(
+        file.is_file(),
+        f"{folder}: part {number} of {len(store)} is missing (no {PART})",
+        StoreError,
+    )
     values = read_description(folder, PART, "part", "graphcl_part")
     if values.get("build") != store.build:
         found = str(values.get("build"))[:40]
@@ -179,8 +182,11 @@ def read_part(store: Store, number: int) -> dict[str, Listed]:
             f"{folder}: part {number} is of another build ({found}); that of the whole is "
             f"{store.build}"
         )
-    if hashlib.sha256(file.read_bytes()).hexdigest() != store.digests[number]:
-        raise StoreError(f"{file}: altered or damaged (its checksum differs)")
+    demand(
+        hashlib.sha256(file.read_bytes()).hexdigest() == store.digests[number],
+        f"{file}: altered or damaged (its checksum differs)",
+        StoreError,
+    )
     expected = {nodes_name(place): NODE_DTYPES for place in range(len(store.types))}
     for place, one in enumerate(store.relations.values()):
         expected |= {edges_name(place, backwards): EDGE_DTYPES for backwards in one.backwards}
@@ -201,10 +207,16 @@ def verify_store(path: Path, on_array: OnArray = lambda *_: None) -> Store:
     """
     store = read_store(path)
     for name, digest in store.source.beside.items():
-        if not (path / name).is_file():
-            raise StoreError(f"{path / name}: missing; features were prepared by it")
-        if file_digest(path / name) != digest:
-            raise StoreError(f"{path / name}: altered or damaged (its checksum differs)")
+        demand(
+            (path / name).is_file(),
+            f"{path / name}: missing; features were prepared by it",
+            StoreError,
+        )
+        demand(
+            file_digest(path / name) == digest,
+            f"{path / name}: altered or damaged (its checksum differs)",
+            StoreError,
+        )
     for number in range(len(store)):
         verify_part(store, number, on_array)
     return store
@@ -223,8 +235,11 @@ def verify_part(store: Store | Path, number: int, on_array: OnArray = lambda *_:
             size = 0
             for file, digest in zip(table_files(folder / within, name), digests, strict=True):
                 size += regular_size(file, StoreError)
-                if file_digest(file) != digest:
-                    raise StoreError(f"{file}: altered or damaged (its checksum differs)")
+                demand(
+                    file_digest(file) == digest,
+                    f"{file}: altered or damaged (its checksum differs)",
+                    StoreError,
+                )
             on_array(f"{folder.name}/{within}/{name}", size)
     part.check()
     return part
@@ -324,8 +339,11 @@ def _open_edges(store: Store, number: int, key: Key, backwards: bool, listed: Li
     expected = {"indptr", "indices"}
     expected |= {"edge_weight"} if relation.weighted else set()
     expected |= {"edge_features"} if relation.num_edge_features else set()
-    if listed.keys() - {"edge_ids"} != expected:
-        raise StoreError(f"{folder}: must have the arrays {', '.join(sorted(expected))}")
+    demand(
+        listed.keys() - {"edge_ids"} == expected,
+        f"{folder}: must have the arrays {', '.join(sorted(expected))}",
+        StoreError,
+    )
     arrays = {name: _map_array(folder, name, EDGE_DTYPES, one) for name, one in listed.items()}
     entries = arrays["indices"].size
     shapes: dict[str, tuple[int, ...]] = dict.fromkeys(arrays, (entries,))
@@ -333,8 +351,11 @@ def _open_edges(store: Store, number: int, key: Key, backwards: bool, listed: Li
     shapes["edge_features"] = (entries, relation.num_edge_features)
     _require_shapes(folder, arrays, shapes, f"{entries} entries")
     _check_ends(folder, arrays, "indptr", "indices")
-    if len(store) == 1 and entries != relation.num_edges * (2 if relation.undirected else 1):
-        raise StoreError(f"{folder}: has {entries} entries for {relation.num_edges} edges")
+    demand(
+        len(store) != 1 or entries == relation.num_edges * (2 if relation.undirected else 1),
+        f"{folder}: has {entries} entries for {relation.num_edges} edges",
+        StoreError,
+    )
     return arrays
 
 
@@ -348,10 +369,11 @@ def _features(folder: Path, arrays: Mapping[str, Any], width: int) -> Any:
 
 def _check_ends(folder: Path, arrays: Mapping[str, Array], pointers: str, indices: str) -> None:
     first, last, entries = *map(int, arrays[pointers][[0, -1]]), len(arrays[indices])
-    if first != 0 or last != entries:
-        raise StoreError(
-            f"{folder}: {pointers} goes from {first} to {last}; {indices} has {entries} entries"
-        )
+    demand(
+        first == 0 and last == entries,
+        f"{folder}: {pointers} goes from {first} to {last}; {indices} has {entries} entries",
+        StoreError,
+    )
 
 
 def sparse_rows(shape: tuple[int, int], indptr: Any, indices: Any, data: Any) -> Any:
@@ -382,8 +404,11 @@ def _check_shapes(folder: Path, arrays: Mapping[str, Array], nodes: int, feature
         expected["y"] = (nodes, *arrays["y"].shape[1:2])
     if "node_ids" in arrays:
         expected["node_ids"] = (arrays["node_ids"].size if text else nodes,)
-        if text != (arrays["node_ids"].dtype == np.uint8):
-            raise StoreError(f"{folder}: node_ids has the type {arrays['node_ids'].dtype}")
+        demand(
+            text == (arrays["node_ids"].dtype == np.uint8),
+            f"{folder}: node_ids has the type {arrays['node_ids'].dtype}",
+            StoreError,
+        )
     _require_shapes(folder, arrays, expected, f"{nodes} nodes and {features} features")
 
 
@@ -409,8 +434,11 @@ def _check_listed(file: Path, listed: Mapping[str, Any], dtypes: Mapping[str, An
             known = ", ".join(dtypes)
             raise StoreError(f"{file}: unknown array {name[:40]!r}; known: {known}")
         check_fields(listed, {name: tuple[str, ...]}, str(file), StoreError)
-        if len(digests) not in (1, 3):
-            raise StoreError(f"{file}: {name} must have a checksum, or three if it is a patch")
+        demand(
+            len(digests) in (1, 3),
+            f"{file}: {name} must have a checksum, or three if it is a patch",
+            StoreError,
+        )
 
 
 def _map_array(

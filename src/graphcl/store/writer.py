@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.errors import GraphError, ParameterError, StoreError, require
+from graphcl.errors import GraphError, ParameterError, StoreError, demand
 from graphcl.files.arrays import create_npy, shorten_npy
 from graphcl.files.atomic import check_new_folder, whole_folder
 from graphcl.files.patched import (
@@ -41,8 +41,6 @@ from graphcl.store.header import (
     write_header,
 )
 from graphcl.store.reader import (
-    EDGE_DTYPES,
-    NODE_DTYPES,
     file_digest,
     known_digest,
     open_part,
@@ -57,7 +55,6 @@ class ArrayWriter:
 
     Args:
         folder: where they are written.
-        dtypes: the names that an array may have, and the types of each.
         share: gives a file a second name; if given, arrays that are mapped from files share these,
             and of a table of which few rows changed a patch is written (`graphcl.files.patched`).
         before: with `share`: the same folder of the store that this one changes.
@@ -69,11 +66,10 @@ class ArrayWriter:
     def __init__(
         self,
         folder: Path,
-        dtypes: Mapping[str, tuple[str, ...]],
         share: Share | None = None,
         before: Path | None = None,
     ) -> None:
-        self.folder, self._dtypes, self.num_features = folder, dtypes, 0
+        self.folder, self.num_features = folder, 0
         self._share, self._before = share, before
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._maps: dict[str, Any] = {}
@@ -81,21 +77,9 @@ class ArrayWriter:
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
         """Returns a writable memory map of zeros, which becomes the array `name`."""
-        known = self._declare(name, shape, dtype)
+        self._shapes[name], known = shape, np.dtype(dtype).newbyteorder("<")
         mapped = self._maps[name] = create_npy(self.folder / f"{name}.npy", shape, known)
         return mapped
-
-    def _declare(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.dtype[Any]:
-        """Checks an array that is to be written, and notes its shape."""
-        known: np.dtype[Any] = np.dtype(dtype).newbyteorder("<")
-        require(
-            name in self._dtypes, "StoreWriter", "name", f"one of {', '.join(self._dtypes)}", name
-        )
-        types = self._dtypes[name]
-        require(str(known) in types, "StoreWriter", name, " or ".join(types), known)
-        require(name not in self._shapes, "StoreWriter", name, "created once", name)
-        self._shapes[name] = shape
-        return known
 
     def write(self, name: str, values: Any) -> None:
         """Writes a whole array with its own type."""
@@ -109,7 +93,7 @@ class ArrayWriter:
             self.release(name)
             return
         # Without a map, whose pages would be filled with zeros first.
-        self._declare(name, values.shape, values.dtype)
+        self._shapes[name] = values.shape
         with (self.folder / f"{name}.npy").open("wb") as file:
             np.lib.format.write_array(file, values, version=(1, 0), allow_pickle=False)
 
@@ -144,8 +128,7 @@ class ArrayWriter:
 
     def _shared(self, name: str, values: Any, files: tuple[Path, ...], source: Path | None) -> None:
         """Notes an array whose first file may be one of an earlier store, and its checksums."""
-        self._declare(name, values.shape, values.dtype)
-        known = ""
+        self._shapes[name], known = values.shape, ""
         if source is not None and files[0].samefile(source):
             known = known_digest(source)
         self._digests[name] = [known or file_digest(files[0]), *map(file_digest, files[1:])]
@@ -159,7 +142,6 @@ class ArrayWriter:
     def shorten(self, name: str, length: int) -> None:
         """Cuts an array to its first `length` rows, once its final length is known."""
         shape = self._shapes[name]
-        require(0 <= length <= shape[0], "StoreWriter", "length", f"at most {shape[0]}", length)
         self.release(name)
         shorten_npy(self.folder / f"{name}.npy", length)
         self._shapes[name] = (length, *shape[1:])
@@ -257,7 +239,7 @@ class StoreWriter:
         """
         ranges = np.asarray(starts, np.int64)
         self.types[name] = StoredType(self.folder, "", name, 0, ranges, tuple(class_names))
-        return self._added(nodes_name(len(self.types) - 1), NODE_DTYPES)
+        return self._added(nodes_name(len(self.types) - 1))
 
     def add_relation(
         self, key: Key, *, undirected: bool, self_loops_removed: int = 0
@@ -266,12 +248,12 @@ class StoreWriter:
         self.relations[key] = StoredRelation(
             key, undirected, False, False, 0, 0, self_loops_removed=self_loops_removed
         )
-        return self._added(edges_name(len(self.relations) - 1), EDGE_DTYPES)
+        return self._added(edges_name(len(self.relations) - 1))
 
     def add_reverse(self, key: Key) -> list[ArrayWriter]:
         """Returns what writes the edges of the last relation by source, for each part."""
         self.relations[key] = replace(self.relations[key], both=True)
-        return self._added(edges_name(len(self.relations) - 1, True), EDGE_DTYPES)
+        return self._added(edges_name(len(self.relations) - 1, True))
 
     def drop_relation(self, key: Key) -> None:
         """Takes the last relation back."""
@@ -288,13 +270,13 @@ class StoreWriter:
         (self.folder / name).mkdir(exist_ok=True)
         return self.folder / name
 
-    def _added(self, within: str, dtypes: Mapping[str, tuple[str, ...]]) -> list[ArrayWriter]:
+    def _added(self, within: str) -> list[ArrayWriter]:
         parts = [part_name(number) for number in range(self._parts)]
         folders = [self.folder / part / within for part in parts]
         for folder in folders:
             folder.mkdir(parents=True)
         self._writers[within] = [
-            ArrayWriter(folder, dtypes, self._share, self._before and self._before / part / within)
+            ArrayWriter(folder, self._share, self._before and self._before / part / within)
             for folder, part in zip(folders, parts, strict=True)
         ]
         return self._writers[within]
@@ -341,8 +323,11 @@ class StoreWriter:
     def _counted(self, place: int, one: StoredRelation) -> StoredRelation:
         each = self._writers[edges_name(place)]
         for name in ("indptr", "indices"):
-            if not all(writer.shape(name) for writer in each):
-                raise StoreError(f"{self.path}: nothing was written for {name!r}")
+            demand(
+                all(writer.shape(name) for writer in each),
+                f"{self.path}: nothing was written for {name!r}",
+                StoreError,
+            )
         entries = sum(writer.shape("indices")[0] for writer in each)
         return replace(
             one,
@@ -365,8 +350,11 @@ def write_nodes(
     `features` is the type of dense features; None leaves them as they are. ``float16`` keeps three
     digits in half the space.
     """
-    if features not in (None, *FEATURE_DTYPES):
-        raise ParameterError(f"Graph.save: features must be {FEATURE_DTYPES}; got {features!r}")
+    demand(
+        features in (None, *FEATURE_DTYPES),
+        f"Graph.save: features must be {FEATURE_DTYPES}; got {features!r}",
+        ParameterError,
+    )
     if fields.get("x") is not None:
         write_features(writer, fields["x"], features)
     for name in ("y", *MASKS):

@@ -305,7 +305,7 @@ def _fill_relation(
         (into,) = store.add_relation(one.key, undirected=undirected, self_loops_removed=loops)
     features = None
     if one.features.features is not None:
-        beside = ArrayWriter(duck.folder, EDGE_DTYPES)
+        beside = ArrayWriter(duck.folder)
         features = beside.array("edge_features", (one.rows, width), np.float32)
         one.features.features.fill(features)
 

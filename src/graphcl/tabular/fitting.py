@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import GraphError, counted, option, suggestion
+from graphcl.errors import counted, demand, option, suggestion
 from graphcl.tabular import cells
 from graphcl.tabular.columns import refusal
 from graphcl.tabular.duck import Duck, quoted
@@ -54,8 +54,10 @@ def kinds_given(
         for name in named(keyword):
             if name in ignored:  # as a message proposed, after the other option
                 continue
-            if name in used or name in given:
-                raise GraphError(f"{where}: {option(keyword)}: column {name!r} is already used")
+            demand(
+                name not in used and name not in given,
+                f"{where}: {option(keyword)}: column {name!r} is already used",
+            )
             given[name] = kind
     return given
 

@@ -158,8 +158,7 @@ def read_features(given: Any, node_ids: Any = None) -> tuple[Nodes, str] | None:
         nodes = Nodes(NODE, **validation.checked_nodes(arrays))
     except GraphError as error:
         raise GraphError(f"{where}{error}") from None
-    if nodes.splits is not None:
-        raise GraphError(f"{where}masks: several splits; a table of nodes has one")
+    demand(nodes.splits is None, f"{where}masks: several splits; a table of nodes has one")
     return nodes, note
 
 

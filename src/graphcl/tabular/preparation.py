@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import safetensors.numpy
 
-from graphcl.errors import RunError, counted
+from graphcl.errors import RunError, counted, demand
 from graphcl.files.atomic import write_whole
 from graphcl.files.text import read_text
 
@@ -177,8 +177,11 @@ def read_preparation(run: Path) -> Preparation | None:
         return None
     try:
         about = json.loads(read_text(path, RunError, limit=_BYTES))
-        if about["format"] != FORMAT:
-            raise RunError(f"{path}: format {about['format']!r}; this version reads {FORMAT}")
+        demand(
+            about["format"] == FORMAT,
+            f"{path}: format {about['format']!r}; this version reads {FORMAT}",
+            RunError,
+        )
         columns = tuple(_column(one) for one in about["columns"])
         missing, sparse = about["missing"], about["sparse"]
         beside = {kind: _column({**about[kind], "kind": kind}) for kind in BESIDE if kind in about}
@@ -186,8 +189,11 @@ def read_preparation(run: Path) -> Preparation | None:
         raise
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise RunError(f"{path}: damaged ({type(error).__name__}: {str(error)[:80]})") from None
-    if missing not in ("zero", "mean") or not isinstance(sparse, bool):
-        raise RunError(f"{path}: damaged (missing or sparse)")
+    demand(
+        missing in ("zero", "mean") and isinstance(sparse, bool),
+        f"{path}: damaged (missing or sparse)",
+        RunError,
+    )
     return Preparation(columns, missing, sparse, _arrays(run, columns), **beside)
 
 
@@ -227,6 +233,9 @@ def _arrays(run: Path, columns: tuple[Column, ...]) -> Arrays:
         idf, axes = (arrays.get(f"{column.name}/{part}") for part in ("idf", "axes"))
         if idf is None or axes is None or axes.shape != (len(column.features), *idf.shape):
             raise RunError(f"{path}: lacks the arrays of column {column.name!r}")
-        if not (np.isfinite(idf).all() and np.isfinite(axes).all()):
-            raise RunError(f"{path}: column {column.name!r} holds a number that is not finite")
+        demand(
+            np.isfinite(idf).all() and np.isfinite(axes).all(),
+            f"{path}: column {column.name!r} holds a number that is not finite",
+            RunError,
+        )
     return dict(arrays)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import GraphError, option, suggestion
+from graphcl.errors import GraphError, demand, option, suggestion
 from graphcl.tabular import cells
 from graphcl.tabular.duck import Duck
 from graphcl.tabular.kinds import encode
@@ -56,11 +56,11 @@ def prepare_rows(rows: Sequence[Mapping[str, Any]], preparation: Preparation, wi
         raise GraphError(
             f"the model was trained with {name}, which columns do not have; give features"
         )
-    if len(preparation.features) != width:
-        raise GraphError(
-            f"{width - len(preparation.features)} of the model's features are computed from edges; "
-            "give features"
-        )
+    demand(
+        len(preparation.features) == width,
+        f"{width - len(preparation.features)} of the model's features are computed from edges; "
+        "give features",
+    )
     names = [column.name for column in preparation.columns]
     for place, row in enumerate(rows):
         for name in (one for one in row if one not in names):
