@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -9,6 +11,7 @@ from graphcl.errors import ParameterError
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import graph_tensors
 from tests.conftest import random_graph
+from tests.elsewhere import mapped
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.usefixtures("two_threads")
@@ -50,6 +53,22 @@ def test_into_a_file(graph, tmp_path):
     expected = embed_graph(encoder, graph, device=CPU, block_rows=13)["node"]
     np.testing.assert_array_equal(np.load(path), expected)
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_file_is_no_longer_mapped_when_it_gets_its_name(graph, tmp_path, monkeypatch):
+    """Windows would not rename it."""
+    real, renamed = Path.replace, []
+
+    def replace(path, target):
+        renamed.append(str(path))
+        assert not mapped() & set(renamed)
+        return real(path, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    found = embed_graph(encoder_for(graph, "mean"), graph, device=CPU, out=tmp_path / "h.npy")
+    assert renamed
+    assert str(tmp_path / "h.npy") in mapped()
+    del found
 
 
 def test_a_failure_leaves_no_file(graph, tmp_path):

@@ -78,6 +78,7 @@ SEVERAL = {
     "test_distributed_on_gpu.py": "several processes on GPUs",
     "research/systems/test_inductive_on_gpu.py": "the inductive baselines on a GPU",
     "test_dockerfile.py": "the Dockerfile",
+    "cli/test_elsewhere.py": "the commands where what only Unix has is absent",
     "cli/test_every_graph.py": "every command on every kind of graph: docs/use/what-works.md",
     "cli/test_typed_graphs.py": "the commands on typed graphs, from tables to answers",
     "cli/test_several_graphs.py": "the commands on a dataset of several graphs",

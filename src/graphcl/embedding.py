@@ -164,6 +164,7 @@ def embed_graph(
         table = create_npy(staging, (count, width), np.float32)
         retry_smaller(partial(compute, results={name: torch.from_numpy(table)}))
         table.flush()
+        del table  # Windows renames no file that is mapped
     return {name: np.load(out, mmap_mode="r")}
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from graphcl.cli import processes
+from graphcl.cli.main import run
 from tests.cli.conftest import PARTS_CHANGES, weights
 from tests.conftest import random_graph
 from tests.groups import command, start_members
@@ -201,3 +202,12 @@ def test_sigterm_ends_any_command_with_130_and_a_word(folder):
     assert process.returncode == 130
     assert err.rstrip().endswith("graphcl: interrupted")
     assert {one.name for one in folder.iterdir()} == {"mine.npz", "temporary"}
+
+
+@pytest.mark.parametrize("missing", ["os.fork", "signal.SIGKILL"])
+def test_several_processes_are_refused_where_they_cannot_be(missing, monkeypatch, capsys):
+    monkeypatch.delattr(missing)
+    processes.check_several("--processes", 1)
+    assert run(["train", "cora", "--processes", "3"]) == 2
+    said = f"graphcl: --processes 3: this system ({sys.platform}) cannot fork a process"
+    assert capsys.readouterr().err.startswith(said)

@@ -295,16 +295,16 @@ def test_two_writers_do_not_disturb_each_other(tmp_path):
 
 def test_an_entry_removed_before_it_is_locked_is_created_again(tmp_path, monkeypatch):
     swept = []
-    real = atomic._lock
+    real = atomic.lock_descriptor
 
-    def lock(handle):
+    def lock(handle, **options):
         if not swept:
             (left,) = tmp_path.iterdir()
             left.unlink()
             swept.append(left)
-        return real(handle)
+        return real(handle, **options)
 
-    monkeypatch.setattr(atomic, "_lock", lock)
+    monkeypatch.setattr(atomic, "lock_descriptor", lock)
     write_whole(tmp_path / "a.txt", "x")
     assert swept
     assert names(tmp_path) == ["a.txt"]

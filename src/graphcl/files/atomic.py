@@ -186,7 +186,8 @@ def _staged(path: Path, above: Path, suffix: str, *, folder: bool) -> Iterator[P
         if not has_fcntl:
             os.close(handle)  # what is open could not be renamed
             break
-        _lock(handle)
+        with suppress(OSError):  # not every disk has locks
+            lock_descriptor(handle, blocking=False)
         if staging.exists():
             break
         os.close(handle)  # another process removed it before it was locked: try again
@@ -202,19 +203,11 @@ def _hidden_name(path: Path, ending: str) -> str:
     return f".{path.name}.{secrets.token_hex(4)}{ending}"
 
 
-def _lock(handle: int) -> bool:
-    """Locks an open entry; returns False if it is already locked, or locks are not supported."""
-    try:
-        return lock_descriptor(handle, blocking=False)
-    except OSError:
-        return False
-
-
 def _remove_abandoned(path: Path) -> None:
-    with suppress(OSError):  # gone already, or not ours to remove
+    with suppress(OSError):  # gone already, not ours to remove, or on a disk without locks
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
-            if _lock(handle):
+            if lock_descriptor(handle, blocking=False):
                 _remove(path)
         finally:
             os.close(handle)
