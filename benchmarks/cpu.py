@@ -27,7 +27,7 @@ from benchmarks.rivals import (
 )
 from graphcl.datasets import load_dataset
 from graphcl.devices import peak_memory_bytes
-from graphcl.estimator.components import Components
+from graphcl.estimator.fitted import Components
 from graphcl.estimator.model import GraphCL
 from graphcl.graphs.schema import Schema
 from graphcl.graphs.tensors import graph_tensors

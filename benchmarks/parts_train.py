@@ -44,7 +44,7 @@ from benchmarks.parts import COMMUNITIES, FEATURES, _anonymous
 from benchmarks.rows import append, provenance
 from graphcl.datasets.synthetic import synthetic_graph
 from graphcl.distributed import current_share
-from graphcl.estimator.components import Components
+from graphcl.estimator.fitted import Components
 from graphcl.estimator.partitioned import PartitionedGraph, partitioned_source
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import NODE

@@ -41,7 +41,7 @@ from benchmarks.batched_probe import accuracies
 from graphcl.datasets import load_dataset
 from graphcl.devices import resolve_device
 from graphcl.embedding import embed
-from graphcl.estimator.components import Components
+from graphcl.estimator.fitted import Components
 from graphcl.evaluation.probe import STRENGTHS
 from graphcl.files.atomic import write_whole
 from graphcl.graphs.graph import Graph

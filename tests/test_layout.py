@@ -27,7 +27,7 @@ ELSEWHERE = {
     "encoders/paper.py": "encoders/test_encoders.py",
     "settings.py": "recipes/test_recipe.py",
     "version.py": "test_public.py",
-    "losses/__init__.py": "estimator/test_components.py",
+    "losses/__init__.py": "estimator/test_fitted.py",
     "files/text.py": "runs/test_files.py",
     "kernels/gather_mean_triton.py": "kernels/test_gather_mean.py",
     "kernels/launching.py": "kernels/test_nt_xent_triton.py",

@@ -9,7 +9,7 @@ import torch
 from graphcl.distributed import ALONE
 from graphcl.embedding import embed_graph
 from graphcl.errors import GraphError, RunError, StoreError
-from graphcl.estimator.components import Components
+from graphcl.estimator.fitted import Components
 from graphcl.exporting.vectors import write_embeddings
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import prepare, prepare_like

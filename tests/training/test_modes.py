@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from graphcl.errors import GraphError, ParameterError, TrainingError
-from graphcl.estimator.components import Components
+from graphcl.estimator.fitted import Components
 from graphcl.estimator.model import GraphCL
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.schema import Schema

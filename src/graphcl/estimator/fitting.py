@@ -25,8 +25,7 @@ from graphcl.distributed import current_share, from_rank
 from graphcl.embedding import embed, embed_graph
 from graphcl.encoders import LayeredEncoder
 from graphcl.errors import GraphCLError, RunError, TrainingWarning, require
-from graphcl.estimator.components import Components
-from graphcl.estimator.fitted import Fitted
+from graphcl.estimator.fitted import Components, Fitted
 from graphcl.evaluation.failure import (
     LEAST_NODES,
     LEAST_RANK,

@@ -20,8 +20,7 @@ from graphcl.devices import resolve_device
 from graphcl.embedding import Chosen
 from graphcl.encoders import EncoderFactory, LayeredEncoder
 from graphcl.errors import GraphCLError, GraphError, ParameterError, require, suggestion
-from graphcl.estimator.components import Components
-from graphcl.estimator.fitted import FITTED, Fitted
+from graphcl.estimator.fitted import FITTED, Components, Fitted
 from graphcl.estimator.fitting import Health, Task, fit
 from graphcl.estimator.inference import Live, embed_chosen
 from graphcl.estimator.partitioned import PartitionedGraph, task_over_parts

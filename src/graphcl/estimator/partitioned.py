@@ -26,8 +26,7 @@ from graphcl.distributed import (
 from graphcl.embedding import embed_graph
 from graphcl.encoders import LayeredEncoder
 from graphcl.errors import ParameterError, TrainingError, option, require
-from graphcl.estimator.components import Components
-from graphcl.estimator.fitted import Fitted
+from graphcl.estimator.fitted import Components, Fitted
 from graphcl.estimator.fitting import WHOLE, Task, dense_features, drawn_ranges, evenly
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes

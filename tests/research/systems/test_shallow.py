@@ -8,7 +8,7 @@ import torch
 
 from graphcl.embedding import embed
 from graphcl.errors import MissingExtraError
-from graphcl.estimator.components import Components
+from graphcl.estimator.fitted import Components
 from graphcl.evaluation.probe import linear_probe
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.schema import Schema

@@ -22,7 +22,7 @@ import torch
 from graphcl.datasets.synthetic import synthetic_graph
 from graphcl.devices import peak_memory_bytes, reset_peak_memory
 from graphcl.embedding import embed
-from graphcl.estimator.components import Components
+from graphcl.estimator.fitted import Components
 from graphcl.estimator.model import GraphCL
 from graphcl.graphs.graph import Graph
 from graphcl.recipes import Recipe, load_recipe
