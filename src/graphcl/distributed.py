@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from graphcl.errors import require
+from graphcl.errors import InvalidInputError, require
 
 
 @dataclass(frozen=True)
@@ -103,12 +103,9 @@ def local_device(device: torch.device) -> torch.device:
     """Returns this process's own GPU if `device` is ``cuda`` without a number, else `device`."""
     named: int | None = device.index
     if device.type == "cuda" and named is None and launched():
-        return torch.device("cuda", _local_rank() % torch.cuda.device_count())
+        rank = int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")))
+        return torch.device("cuda", rank % torch.cuda.device_count())
     return device
-
-
-def _local_rank() -> int:
-    return int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")))
 
 
 @contextmanager
@@ -262,6 +259,14 @@ def from_rank(data: bytes, share: Share, *, rank: int = 0) -> bytes:
         content = torch.frombuffer(bytearray(data), dtype=torch.uint8)
     dist.broadcast(content, src=rank)
     return content.numpy().tobytes()
+
+
+def agree(problem: str, share: Share, error: type[InvalidInputError]) -> None:
+    """Raises the first problem of any process in all of them, so that none waits for another."""
+    for rank in range(share.world):
+        said = from_rank(problem.encode(), share, rank=rank).decode()
+        if said:
+            raise error(said)
 
 
 def data_parallel(module: nn.Module, share: Share) -> nn.Module:

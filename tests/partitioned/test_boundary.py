@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from graphcl.distributed import ALONE, Share
+from graphcl.distributed import ALONE, Share, agree
 from graphcl.errors import StoreError
 from graphcl.files.arrays import scratch_array
 from graphcl.partitioned import boundary
-from graphcl.partitioned.boundary import Boundary, agree, open_own_part, outside
+from graphcl.partitioned.boundary import Boundary, open_own_part, outside
 from graphcl.store.reader import open_part
 from graphcl.tabular.build import build_store
 from tests.conftest import plain_part, random_graph
@@ -47,9 +47,9 @@ def test_there_is_a_process_for_each_part(folder):
         open_own_part(folder, ALONE)
     with pytest.raises(StoreError, match="no such store"):
         open_own_part(folder / "none", ALONE)
-    agree("", ALONE)
+    agree("", ALONE, StoreError)
     with pytest.raises(StoreError, match=r"^torn$"):
-        agree("torn", ALONE)
+        agree("torn", ALONE, StoreError)
 
 
 def test_scratch_leaves_nothing_behind(tmp_path):

@@ -153,9 +153,13 @@ def probe_scorer(model: Any, graphs: Any, y: None = None) -> float:  # noqa: ARG
     return sum(scores) / len(scores)
 
 
-def _with_clear_keywords(init: Callable[P, None]) -> Callable[P, None]:
-    """Lets a keyword that the estimator has not be answered with what to write instead."""
-    known = [*inspect.signature(init).parameters][1:]
+def _stored(init: Callable[P, None]) -> Callable[P, None]:
+    """Stores each parameter as the attribute of its name, as scikit-learn wants it.
+
+    A keyword that the estimator has not is answered with what to write instead.
+    """
+    signature = inspect.signature(init)
+    known = [*signature.parameters][1:]
 
     @functools.wraps(init)
     def checked(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -168,7 +172,10 @@ def _with_clear_keywords(init: Callable[P, None]) -> Callable[P, None]:
             if name not in known:
                 near = suggestion(name, [*known, *recipe_keys()]) or f"; known: {', '.join(known)}"
                 raise ParameterError(f"GraphCL: unknown keyword {name!r}{near}")
-        init(*args, **kwargs)
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        own, *values = given.arguments.values()
+        vars(own).update(zip(known, values, strict=True))
 
     return checked
 
@@ -235,7 +242,7 @@ class GraphCL(SklearnTransformer):
     # name: `default` may have been another when a training was begun.
     settings: Mapping[str, Any] = MappingProxyType({})
 
-    @_with_clear_keywords
+    @_stored
     def __init__(
         self,
         recipe: str | Path | Recipe = "default",
@@ -258,24 +265,7 @@ class GraphCL(SklearnTransformer):
         verbose: bool | None = None,
         ignore_memory: bool = False,
     ) -> None:
-        self.recipe = recipe
-        self.encoder = encoder
-        self.layers = layers
-        self.dim = dim
-        self.perturbation = perturbation
-        self.edge_drop = edge_drop
-        self.feature_drop = feature_drop
-        self.loss = loss
-        self.temperature = temperature
-        self.epochs = epochs
-        self.batch_nodes = batch_nodes
-        self.learning_rate = learning_rate
-        self.feature_scaling = feature_scaling
-        self.mode = mode
-        self.seed = seed
-        self.device = device
-        self.verbose = verbose
-        self.ignore_memory = ignore_memory
+        """Stores the parameters; see `_stored`."""
 
     def set_params(self, **params: Any) -> Self:
         """Sets parameters and returns the estimator, for scikit-learn; `random_state` is `seed`."""

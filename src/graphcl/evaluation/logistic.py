@@ -170,20 +170,26 @@ LEARNING_RATE = 0.05
 Splits = tuple[Any, Any, Any]
 
 
-@dataclass(frozen=True, repr=False)
-class MultilabelPredictionResult(Answer):
-    """Scores of predictions of several labels per node; `MultilabelResult` says what they are."""
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Scores(Answer):
+    """What all scores of test nodes have; `ProbeResult` and `MultilabelResult` say what they are."""
 
+    accuracy: float
     micro_f1: float
     macro_f1: float
-    accuracy: float
-    val_micro_f1: float
     split: str
     nodes: tuple[int, int, int]
     majority: float
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, kw_only=True)
+class MultilabelPredictionResult(Scores):
+    """Scores of predictions of several labels per node; `MultilabelResult` says what they are."""
+
+    val_micro_f1: float
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
 class MultilabelResult(MultilabelPredictionResult):
     """Scores of the probe on the test nodes, and its budget, which changes PPI's score by points.
 

@@ -11,8 +11,7 @@ from threadpoolctl import threadpool_limits
 from graphcl.arrays import Array, blocks
 from graphcl.errors import GraphError
 from graphcl.evaluation.failure import majority_share
-from graphcl.evaluation.logistic import MultilabelResult, multilabel_probe
-from graphcl.files.records import Answer
+from graphcl.evaluation.logistic import MultilabelResult, Scores, multilabel_probe
 from graphcl.graphs.collection import (
     GraphCollection,
     Labelled,
@@ -35,20 +34,14 @@ REDRAWN_NODES = 4000  # train and validation nodes; with more, one split is reli
 STRENGTHS = tuple(10.0 ** (k / 2) for k in range(-8, 5))  # C from 1e-4 to 1e2, in half decades
 
 
-@dataclass(frozen=True, repr=False)
-class PredictionResult(Answer):
+@dataclass(frozen=True, repr=False, kw_only=True)
+class PredictionResult(Scores):
     """Scores of predicted classes on the test nodes; `ProbeResult` says what they are."""
 
-    accuracy: float
-    micro_f1: float
-    macro_f1: float
     val_accuracy: float
-    split: str
-    nodes: tuple[int, int, int]
-    majority: float
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class ProbeResult(PredictionResult):
     """Scores of the probe on the test nodes.
 

@@ -410,14 +410,18 @@ def score_predictions(
         raise GraphError(f"scores: predictions {given.shape} for labels {y.shape}")
     train, val, test = scored_split(graph, y, seed, owner="scores")
     split = "random" if not isinstance(graph, GraphCollection) and not graph.has_split else "given"
-    nodes, majority = (len(train), len(val), len(test)), majority_share(y[test])
-    macro = f1(y[test], given[test], "macro")
-    accuracy = float((given[test] == y[test]).mean())
-    if y.ndim == 1:
-        on_val = float((given[val] == y[val]).mean())
-        return PredictionResult(accuracy, accuracy, macro, on_val, split, nodes, majority)
-    micro, on_val = f1(y[test], given[test], "micro"), f1(y[val], given[val], "micro")
-    return MultilabelPredictionResult(micro, macro, accuracy, on_val, split, nodes, majority)
+    several, accuracy = y.ndim == 2, float((given[test] == y[test]).mean())
+    shared: Any = {
+        "accuracy": accuracy,
+        "micro_f1": f1(y[test], given[test], "micro") if several else accuracy,
+        "macro_f1": f1(y[test], given[test], "macro"),
+        "split": split,
+        "nodes": (len(train), len(val), len(test)),
+        "majority": majority_share(y[test]),
+    }
+    if several:
+        return MultilabelPredictionResult(**shared, val_micro_f1=f1(y[val], given[val], "micro"))
+    return PredictionResult(**shared, val_accuracy=float((given[val] == y[val]).mean()))
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from graphcl.arrays import Array
-from graphcl.distributed import Share, from_rank, max_over
+from graphcl.distributed import Share, agree, from_rank, max_over
 from graphcl.errors import StoreError, counted, is_command, option
 from graphcl.graphs.relation import EDGE, NODE
 from graphcl.store.header import read_store
@@ -72,7 +72,8 @@ class Boundary:
         wanted = torch.from_numpy(nodes)
         asked = exchange(wanted, received.tolist(), sent.tolist()) - part.nodes.start
         fits = not len(asked) or 0 <= int(asked.min()) <= int(asked.max()) < own
-        agree("" if fits else f"part {part.number}: is asked for nodes that it lacks", share)
+        lacking = "" if fits else f"part {part.number}: is asked for nodes that it lacks"
+        agree(lacking, share, StoreError)
         sizes = tuple(received.tolist()), tuple(sent.tolist())
         return cls(share, part.nodes.start, own, nodes, sizes[0], asked, sizes[1])
 
@@ -174,7 +175,7 @@ def open_own_part(path: Path, share: Share) -> Part:
     build = from_rank((part.store.build if part else "").encode(), share).decode()
     if part is not None and build and part.store.build != build:
         problem = f"{path}: process {share.rank} has the build {part.store.build}, not {build}"
-    agree(problem, share)
+    agree(problem, share, StoreError)
     assert part is not None
     return part
 
@@ -226,18 +227,6 @@ def _exchange_in_rounds(
         found = exchange(torch.cat([give(some) for some in gives]), sent, received, group)
         for some, rows in zip(takes, torch.split(found, received), strict=True):
             into[some] = rows
-
-
-def agree(problem: str, share: Share) -> None:
-    """Raises the first problem of any process in all of them, so that none waits for another.
-
-    Raises:
-        StoreError: a process has a problem.
-    """
-    for rank in range(share.world):
-        said = from_rank(problem.encode(), share, rank=rank).decode()
-        if said:
-            raise StoreError(said)
 
 
 def _slices(counts: Sequence[int], begin: int, height: int) -> list[slice]:

@@ -18,10 +18,9 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
-from graphcl.distributed import Share, from_rank
-from graphcl.errors import RunError
+from graphcl.distributed import Share, agree, from_rank
+from graphcl.errors import RunError, StoreError
 from graphcl.files.atomic import check_new_folder, whole_folder
-from graphcl.partitioned.boundary import agree
 from graphcl.partitioned.embeddings import FILE, KIND, MARK, TYPED_MARK, ends_digest, type_name
 from graphcl.store.header import FORMAT, Store, StoredType, part_name
 
@@ -77,7 +76,7 @@ def write_shard(
         own = {"bytes": path.stat().st_size, "ends": ends_digest(path)}
     except OSError as error:
         problem = f"part {share.rank}: its shard cannot be written ({error.strerror})"
-    agree(problem, share)
+    agree(problem, share, StoreError)
     said = json.dumps(own).encode()
     sums = [json.loads(from_rank(said, share, rank=rank)) for rank in range(share.world)]
     if not share.first:

@@ -6,8 +6,6 @@ Pictures have colours that colour-blind readers can tell apart.
 import csv
 import io
 import re
-import shutil
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ import numpy as np
 from graphcl.datasets import CATALOGUE
 from graphcl.errors import MissingExtraError, counted, import_extra
 from graphcl.files.atomic import whole_file, write_whole
+from graphcl.files.records import aligned
 from graphcl.research.rows import Row, text
 
 # Paul Tol's bright scheme; markers differ too, so that colour is never the only difference.
@@ -64,10 +63,10 @@ class Report:
         parts = [self.claim, picture, *(markdown_table(*one) for one in self.tables), *self.notes]
         return "\n\n".join(filter(None, parts)) + "\n"
 
-    def terminal(self, width: int | None = None) -> str:
-        """Returns its text for a terminal of so many columns."""
+    def terminal(self) -> str:
+        """Returns its text for a terminal."""
         tables = self.tables if self.narrow is None else self.narrow
-        return "\n".join([*(terminal_table(*one, width=width) for one in tables), *self.notes])
+        return "\n".join([*(terminal_table(*one) for one in tables), *self.notes])
 
     def write(self, folder: Path) -> dict[str, str]:
         """Writes Markdown, CSV, LaTeX and a PNG, each atomically, and returns their paths.
@@ -95,9 +94,8 @@ class Report:
     def show(self, folder: Path) -> tuple[dict[str, object], str]:
         """Writes the files; returns the numbers, and the text for this terminal, with the files."""
         files = self.write(folder)
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         listed = "\n".join(f"{kind}: {path}" for kind, path in files.items())
-        return {**self.about, "files": files}, f"{self.terminal(width)}\n{listed}"
+        return {**self.about, "files": files}, f"{self.terminal()}\n{listed}"
 
 
 def markdown_table(columns: Sequence[str], lines: Sequence[Sequence[str]], title: str = "") -> str:
@@ -142,27 +140,10 @@ def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
     return stream.getvalue()
 
 
-def terminal_table(
-    columns: Sequence[str],
-    lines: Sequence[Sequence[str]],
-    title: str = "",
-    *,
-    width: int | None = None,
-) -> str:
-    """Returns a table for a terminal of `width` columns; None means 160."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
-    for place, column in enumerate(columns):
-        table.add_column(column, justify="left" if place < 2 else "right")
-    for line in lines:
-        table.add_row(*(value.replace("**", "") for value in line))
-    console = Console(width=width or 160, file=io.StringIO())
-    with console.capture() as captured:
-        console.print(table)
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+def terminal_table(columns: Sequence[str], lines: Sequence[Sequence[str]], title: str = "") -> str:
+    """Returns a table for a terminal."""
+    shown = [[cell.replace("**", "") for cell in line] for line in (columns, *lines)]
+    return "\n".join([*filter(None, [title]), *aligned(shown), ""])
 
 
 def runs_text(counts: Sequence[int]) -> str:

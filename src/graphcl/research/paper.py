@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from graphcl.datasets import CATALOGUE, FIGURES, figures, load_dataset
 from graphcl.errors import DatasetError, ParameterError, check_known, option
@@ -54,20 +54,9 @@ from graphcl.research.trials import (
 
 PAPER_RUNS = 50
 TRANSDUCTIVE = ("cora", "citeseer", "pubmed")
+DATASETS = (*TRANSDUCTIVE, *INDUCTIVE)
 
 UNSUPERVISED, SUPERVISED, BEYOND = "Unsupervised", "Supervised", "Beyond the paper"
-
-
-class Published(NamedTuple):
-    """A published score.
-
-    Attributes:
-        mean: in the unit of the table.
-        std: the deviation printed after ±, or None if there is none.
-    """
-
-    mean: float
-    std: float | None = None
 
 
 @dataclass(frozen=True)
@@ -78,17 +67,17 @@ class Line:
         name: its name for ``--methods``.
         title: its name in the table.
         group: its part of the table.
-        scores: the published score by dataset; None where it runs although the paper has no score.
+        scores: what is printed by dataset: a mean in the unit of the table, or mean±deviation; or
+            ``-`` for no number, ``?`` where it runs although the paper has no score.
     """
 
     name: str
     title: str
     group: str
-    scores: dict[str, Published | None]
+    scores: dict[str, str]
 
 
-# A dash stands for no number, ? for a dataset on which a system runs beyond the paper. The paper
-# names Label Propagation among the rivals, but prints no number.
+# The paper names Label Propagation among the rivals, but prints no number.
 _AS_PRINTED = {
     ("raw", "Raw features", UNSUPERVISED): "47.9±0.4 49.3±0.2 69.1±0.3 0.585 0.422",
     ("deepwalk", "DeepWalk", UNSUPERVISED): "67.2 43.2 65.3 - -",
@@ -111,22 +100,15 @@ _AS_PRINTED = {
 }
 
 
-def _scores(printed: str) -> dict[str, Published | None]:
-    """Returns the scores of a line: a mean, or mean±deviation, for each dataset."""
-    columns = zip((*TRANSDUCTIVE, *INDUCTIVE), printed.split(), strict=True)
-    return {
-        name: None if text == "?" else Published(*map(float, text.split("±")))
-        for name, text in columns
-        if text != "-"
-    }
-
-
-LINES = tuple(Line(*line, _scores(printed)) for line, printed in _AS_PRINTED.items())
+LINES = tuple(
+    Line(*line, dict(zip(DATASETS, printed.split(), strict=True)))
+    for line, printed in _AS_PRINTED.items()
+)
 
 
 def lines_of(dataset: str) -> list[Line]:
     """Returns the lines of the table for one dataset, in the paper's order."""
-    return [line for line in LINES if dataset in line.scores]
+    return [line for line in LINES if line.scores[dataset] != "-"]
 
 
 def decimals(dataset: str) -> int:
@@ -240,7 +222,8 @@ def assemble(
 
 
 def _cell(line: Line, dataset: str, rows: list[Row], *, absent: bool) -> Cell:
-    paper, key = line.scores.get(dataset), score_key(dataset)
+    paper, _, deviation = line.scores.get(dataset, "?").partition("±")
+    key = score_key(dataset)
     scored = [row for row in rows if "failed" not in row and key in row]
     values = [scale(dataset) * number(row, key) for row in scored]
     reasons = Counter(str(row["failed"]) for row in rows if "failed" in row)
@@ -258,8 +241,8 @@ def _cell(line: Line, dataset: str, rows: list[Row], *, absent: bool) -> Cell:
         deterministic=fixed,
         mean=mean,
         std=0.0 if std is None and fixed else std,
-        paper=paper and paper.mean,
-        paper_std=paper and paper.std,
+        paper=None if paper == "?" else float(paper),
+        paper_std=float(deviation) if deviation else None,
         note=next((str(row["note"]) for row in rows if row.get("note")), ""),
         reason=reasons.most_common(1)[0][0] if reasons else "",
     )

@@ -38,7 +38,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from graphcl.distributed import current_share, from_rank, max_over
+from graphcl.distributed import agree, any_of, current_share, from_rank, max_over
 from graphcl.errors import ParameterError, RunError, option, require
 from graphcl.files.atomic import remove_folder, whole_folder
 from graphcl.sampling import DRAWS
@@ -178,20 +178,13 @@ class Checkpoints:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 write_state(path, state, self.trained)
         except OSError as error:
-            problem = f"{path}: could not be written ({error.strerror or error})"
-        self._agree(problem)
+            whole = "".join(f"; {one.name} is intact" for one in self._paths()[-1:])
+            problem = f"{path}: could not be written ({error.strerror or error}){whole}"
+        agree(problem, self._share, RunError)
         self._good = name
         if writes:
             self._remove_others(name)
-        self._agree("")  # nobody writes the next one before all have removed
-
-    def _agree(self, problem: str) -> None:
-        """Raises the first problem of any process in all of them; all wait for each other."""
-        for rank in range(self._share.world):
-            said = from_rank(problem.encode(), self._share, rank=rank).decode()
-            if said:
-                names = [one.name for one in self._paths()]
-                raise RunError(said + (f"; {names[-1]} is intact" if names else ""))
+        any_of(False, self._share)  # nobody writes the next one before all have removed
 
     def _remove_others(self, name: str) -> None:
         """Removes all but `name` and the last before it; other processes may do so, too."""
