@@ -69,7 +69,7 @@ def main() -> None:
         budget=options.budget,
         on_progress=show,
     )
-    print(comparison.comparison_report(found).terminal(), flush=True)
+    print(comparison.report_of(*comparison.regimes(found)).terminal(), flush=True)
     print(f"{len(found)} rows, {time.perf_counter() - began:.0f} s", flush=True)
 
 

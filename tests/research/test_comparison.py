@@ -95,7 +95,7 @@ def test_every_regime_is_a_row_of_one_training(tmp_path):
         assert sum(row["chosen"].values()) == row["splits"]
         assert row["nodes"][0] == {None: 20, 6: 18, 3: 9}[row.get("labels")]
         assert row["train_seconds"] >= 0
-    report = comparison.comparison_report(more)
+    report = comparison.report_of(*comparison.regimes(more))
     assert "| Graph | Score | raw | trees |" in report.markdown
     assert "| 6 labels a class | Score |" in report.markdown
     assert report.markdown.index("| 6 labels") < report.markdown.index("| 3 labels")

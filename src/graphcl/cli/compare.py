@@ -84,7 +84,8 @@ def compare(
         rows = research.compare(
             chosen, systems, path, seeds=seeds, device=where, labels=few, on_progress=show
         )
-    report, text = research.comparison_report(rows, [system.label for system in systems]).show(out)
+    summaries = research.regimes(rows, [system.label for system in systems])
+    report, text = research.report_of(*summaries).show(out)
     print_result(report, text, as_json=as_json)
 
 

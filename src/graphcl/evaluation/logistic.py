@@ -172,7 +172,7 @@ Splits = tuple[Any, Any, Any]
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class Scores(Answer):
-    """What all scores of test nodes have; `ProbeResult` and `MultilabelResult` say what they are."""
+    """What all scores of test nodes have; `ProbeResult`, `MultilabelResult` say what they are."""
 
     accuracy: float
     micro_f1: float

@@ -436,11 +436,6 @@ class Confusion:
     classes: Integers
     counts: Integers
 
-    @property
-    def accuracy(self) -> float:
-        """Fraction of test nodes on the diagonal."""
-        return float(np.trace(self.counts) / self.counts.sum())
-
 
 def probe_confusion(z: Any, graph: Labelled, *, strength: float, seed: int = 0) -> Confusion:
     """Trains the probe of `linear_probe` again and counts its predictions on test nodes.

@@ -18,7 +18,7 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -51,13 +51,6 @@ END_BYTES = 1 << 16  # of a file's first and last bytes that are compared
 _GATHERED = 1 << 14  # rows that are gathered at a time
 
 
-class _Shard(Protocol):
-    """The rows of one part, and their ids if the file has them."""
-
-    def rows(self, numbers: Array) -> Floats: ...
-    def ids(self) -> Array | Names | None: ...
-
-
 @dataclass(frozen=True, eq=False)
 class ShardedEmbeddings:
     """Embeddings in shards, in the numbering of the parts.
@@ -77,7 +70,7 @@ class ShardedEmbeddings:
     model: str
     starts: npt.NDArray[np.int64]
     dim: int
-    shards: tuple[_Shard, ...]
+    shards: tuple["_NpyShard | _ParquetShard", ...]
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -219,7 +212,7 @@ def ends_digest(path: Path) -> str:
 
 def _open(
     path: Path, number: int, count: int, entry: dict[str, Any], shape: tuple[int, int]
-) -> _Shard:
+) -> "_NpyShard | _ParquetShard":
     try:
         size = regular_size(path, RunError)
     except FileNotFoundError:
@@ -228,9 +221,7 @@ def _open(
         raise RunError(f"{path}: torn: has {size} bytes; {FILE} says {entry['bytes']}")
     if entry["ends"] != ends_digest(path):
         raise RunError(f"{path}: is not the shard that was written with the others, or is damaged")
-    if path.suffix == ".npy":
-        return _NpyShard(path, shape)
-    return _ParquetShard(path, shape)
+    return (_NpyShard if path.suffix == ".npy" else _ParquetShard)(path, shape)
 
 
 class _NpyShard:

@@ -3,7 +3,7 @@
 The command line reaches it through the names here alone.
 """
 
-from graphcl.research.comparison import compare, comparison_report, read_systems
+from graphcl.research.comparison import compare, read_systems, regimes, report_of
 from graphcl.research.paper import check_datasets, check_methods, reproduce
 from graphcl.research.rows import Progress, read
 from graphcl.research.studies.study import Plan
@@ -25,12 +25,13 @@ __all__ = [
     "check_datasets",
     "check_methods",
     "compare",
-    "comparison_report",
     "dataset_of",
     "find_system",
     "read",
     "read_systems",
+    "regimes",
     "repeat_method",
+    "report_of",
     "reproduce",
     "summarise",
     "train_baseline",

@@ -38,8 +38,7 @@ from graphcl.research.systems import SYSTEMS
 from graphcl.research.systems.system import (
     SplitBySplit,
     System,
-    is_split_by_split,
-    is_unsupervised,
+    Unsupervised,
     settings_of,
 )
 from graphcl.research.trials import find_system, train_method
@@ -88,7 +87,7 @@ def _read_system(text: str) -> System:
 
 def _is_comparable(system: System) -> bool:
     method = system.method("")
-    return is_unsupervised(method) or is_split_by_split(method)
+    return isinstance(method, Unsupervised | SplitBySplit)
 
 
 def compare(
@@ -158,7 +157,7 @@ def _scorings(
 ) -> Iterator[Scoring]:
     """Trains a system once and scores it in every regime; `about` has the rows of each."""
     graph, method = load(), system.method("")
-    if is_split_by_split(method):
+    if isinstance(method, SplitBySplit):
         known: Row = {"method": system.name, "title": system.title, "settings": settings_of(method)}
         known["runs_identical"] = system.deterministic
         for labels, one in about.items():
@@ -304,11 +303,6 @@ def regimes(rows: Sequence[Row], systems: Sequence[str] = ()) -> list[Summary]:
     """Returns a comparison's summary in every regime that it has, the graphs' splits first."""
     counts = {int(number(row, "labels")) for row in rows if row.get("labels") is not None}
     return [summarise_rows(rows, systems, one) for one in (None, *sorted(counts, reverse=True))]
-
-
-def comparison_report(rows: Sequence[Row], systems: Sequence[str] = ()) -> Report:
-    """Returns a comparison's rows as `graphcl compare` shows and writes them."""
-    return report_of(*regimes(rows, systems))
 
 
 def report_of(*summaries: Summary) -> Report:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,9 +31,8 @@ from graphcl.research.systems.system import (
     Labels,
     OnEpoch,
     Rows,
-    Supervised,
     System,
-    is_unsupervised,
+    Unsupervised,
     settings_of,
     silent,
 )
@@ -199,11 +198,10 @@ def train_method(
     began = time.perf_counter()
     embeddings = predictions = failed = None
     try:
-        if is_unsupervised(method):
+        if isinstance(method, Unsupervised):
             embeddings = method.embed(data, seed=seed, device=device, on_epoch=on_epoch)
         else:
-            supervised = cast("Supervised", method)
-            predictions = supervised.fit_predict(data, seed=seed, device=device, on_epoch=on_epoch)
+            predictions = method.fit_predict(data, seed=seed, device=device, on_epoch=on_epoch)
     except TrainingError as error:
         failed = str(error)
     row: Row = {

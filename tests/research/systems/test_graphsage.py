@@ -17,7 +17,7 @@ from graphcl.research.systems.graphsage import (
     walk_loss,
 )
 from graphcl.research.systems.layers import dense_csr
-from graphcl.research.systems.system import is_unsupervised
+from graphcl.research.systems.system import Unsupervised
 from tests.research.systems.communities import (
     CPU,
     communities,
@@ -43,7 +43,7 @@ def csr(graph):
 def test_it_learns_communities_of_unseen_graphs(variant):
     collection = communities()
     method = small(variant, epochs=6, learning_rate=0.01)
-    assert is_unsupervised(method)
+    assert isinstance(method, Unsupervised)
     calls = []
     z = method.embed(collection, seed=0, device=CPU, on_epoch=lambda *done: calls.append(done))
     assert z.shape == (collection.num_nodes, 16)

@@ -9,7 +9,7 @@ labels. No edge connects them, so the weights depend on the clean graph alone.
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import product
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,7 @@ from graphcl.research.studies.study import (
     run_identity,
 )
 from graphcl.research.systems import SYSTEMS
-from graphcl.research.systems.system import Supervised, is_unsupervised, settings_of
+from graphcl.research.systems.system import Unsupervised, settings_of
 from graphcl.research.trials import applicable
 
 LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -113,9 +113,9 @@ def _job(plan: Plan, dataset: str, method: str, seed: int) -> Job:
         known = tuple(one | {"settings": complete} for one in about)
         assert graph.y is not None
         test = node_split(graph, graph.y, 0)[2]
-        if not is_unsupervised(system):
-            union, supervised = with_versions(graph, versions), cast("Supervised", system)
-            predicted = supervised.fit_predict(union, seed=seed, device=plan.device)
+        if not isinstance(system, Unsupervised):
+            union = with_versions(graph, versions)
+            predicted = system.fit_predict(union, seed=seed, device=plan.device)
             parts = (part[test] for part in np.split(predicted, len(known)))
             scores: list[Row] = [{"accuracy": float((y == graph.y[test]).mean())} for y in parts]
             yield Scoring(tuple(one | score for one, score in zip(known, scores, strict=True)))

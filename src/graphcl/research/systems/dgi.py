@@ -39,7 +39,7 @@ from graphcl.research.systems.system import (
     System,
     batches,
     graphs_of,
-    only_training_graph,
+    require_one_graph,
     scaling_for,
     silent,
     train_epochs,
@@ -109,7 +109,8 @@ class DGI(Checked):
 
         For a collection, it trains on the only training graph and embeds all graphs.
         """
-        graph = only_training_graph(data, "dgi")
+        one = isinstance(data, GraphCollection) and len(data.train) == 1
+        graph = data.train[0] if one else require_one_graph(data, "dgi")
         x, adjacency = graph_tensors(graph, device=device, feature_scaling="row")
         pool = Symmetric.normalised(adjacency)
         draw = generator(seed, "dgi", "weights")

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeGuard, get_type_hints
+from typing import Any, ClassVar, NamedTuple, Protocol, get_type_hints, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +59,7 @@ def silent(done: int, total: int) -> None:
     """Reports nothing."""
 
 
+@runtime_checkable
 class Unsupervised(Protocol):
     """A system that turns a graph into embeddings; the probe scores them as it scores ours.
 
@@ -73,6 +74,7 @@ class Unsupervised(Protocol):
         """Returns embeddings, ``[num_nodes, dim]``; for a collection, in the order of `graphs`."""
 
 
+@runtime_checkable
 class Supervised(Protocol):
     """A system that is trained on the training labels and predicts the labels of every node.
 
@@ -86,6 +88,7 @@ class Supervised(Protocol):
         """Returns classes ``[num_nodes]``; with several labels per node ``[num_nodes, labels]``."""
 
 
+@runtime_checkable
 class SplitBySplit(Supervised, Protocol):
     """A supervised system that a comparison scores in every split of a graph, not in one."""
 
@@ -148,28 +151,11 @@ class System:
         return [one.name for one in fields(self.build)]
 
 
-def is_unsupervised(method: Method) -> TypeGuard[Unsupervised]:
-    """Whether a system returns embeddings rather than predictions."""
-    return hasattr(method, "embed")
-
-
-def is_split_by_split(method: Method) -> TypeGuard[SplitBySplit]:
-    """Whether a system learns from labels in every split of a graph."""
-    return hasattr(method, "learner")
-
-
 def require_one_graph(data: Data, owner: str) -> Graph:
     """Returns `data`, which must be one graph; `owner` names the system that needs one."""
     if isinstance(data, GraphCollection):
         raise GraphError(f"{owner}: takes one graph; {data.name} has {len(data.graphs)}")
     return data
-
-
-def only_training_graph(data: Data, owner: str) -> Graph:
-    """Returns the graph to learn from: the one there is, or a collection's only training graph."""
-    if isinstance(data, GraphCollection) and len(data.train) == 1:
-        return data.train[0]
-    return require_one_graph(data, owner)
 
 
 def graphs_of(data: Data) -> tuple[Graph, ...]:
