@@ -360,8 +360,5 @@ INDUCTIVE = System(
         "ppi": {"learning_rate": 1e-4},
         "reddit": {"inductive": True, "epochs": 150, "learning_rate": 1e-5},
     },
-    "Veličković et al., Deep Graph Infomax, ICLR 2019",
 )
-TRANSDUCTIVE = System(
-    "dgi", "DGI", DGI, paper="Veličković et al., Deep Graph Infomax, 2019", weighted=True
-)
+TRANSDUCTIVE = System("dgi", "DGI", DGI, weighted=True)

@@ -246,5 +246,4 @@ SYSTEM = System(
             "epochs": 1000,
         },
     },
-    paper="Hou et al., GraphMAE: Self-Supervised Masked Graph Autoencoders, 2022",
 )

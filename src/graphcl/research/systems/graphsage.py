@@ -279,14 +279,12 @@ def walk_loss(z: Tensor, near: Tensor, far: Tensor, *, counts: Tensor) -> Tensor
     return ((attraction + repulsion) * counts).sum() / counts.sum().clamp(min=1)
 
 
-PAPER = "Hamilton, Ying & Leskovec, Inductive Representation Learning on Large Graphs, NeurIPS 2017"
 SYSTEMS = tuple(
     System(
         f"graphsage-{name.lower()}",
         f"GraphSAGE-{name}",
         GraphSage,
         settings={"reddit": {"inductive": True}},
-        paper=PAPER,
         changed={"aggregator": name.lower()},
     )
     for name in ("GCN", "mean", "LSTM", "pool")

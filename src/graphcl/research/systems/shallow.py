@@ -142,6 +142,8 @@ class RandomEncoder(_GraphByGraph):
 class LabelPropagation:
     r"""Gives every node the mean label of its neighbours; training labels stay fixed.
 
+    Those are the harmonic functions of Zhu et al., 2003.
+
     With nodes ordered into labelled :math:`l` and unlabelled :math:`u`, the harmonic function is
 
     .. math:: f_u = (D_{uu} - A_{uu})^{-1} A_{ul}\, f_l ,
@@ -220,7 +222,6 @@ LABEL_PROPAGATION = System(
     "label-propagation",
     "Label propagation",
     LabelPropagation,
-    paper="Zhu et al., Semi-Supervised Learning Using Gaussian Fields and Harmonic Functions, 2003",
     deterministic=True,
     weighted=True,
 )
@@ -236,7 +237,6 @@ PROPAGATION = System(
         "citeseer": {"hops": 2, "feature_scaling": "none"},
         "pubmed": {"hops": 12, "feature_scaling": "row"},
     },
-    paper="Wu et al., Simplifying Graph Convolutional Networks, 2019",
     deterministic=True,
     weighted=True,
 )
@@ -395,6 +395,8 @@ _walk = parallel(_walk_loop)
 class EPB(Checked):
     r"""Learns an embedding per label so that the neighbours' labels predict a node's own labels.
 
+    It is embedding propagation (García-Durán and Niepert, 2017).
+
     A node has labels of two types *i*: its words (non-zero features) and its identity. For each
     type, the embedding is the mean over the node's labels, and the reconstruction is the mean over
     the labels of all its neighbours, where a label counts as often as it occurs:
@@ -508,15 +510,12 @@ def _absolute(counts: Features) -> Features:
     return counts.abs() if isinstance(counts, Tensor) else counts.with_values(counts.values.abs())
 
 
-_PAPER = "Perozzi et al., DeepWalk: Online Learning of Social Representations, 2014"
-_DEEPWALK = System("deepwalk", "DeepWalk", DeepWalk, paper=_PAPER)
-_WITH_FEATURES = System("deepwalk-features", "DeepWalk + features", DeepWalkFeatures, paper=_PAPER)
+_DEEPWALK = System("deepwalk", "DeepWalk", DeepWalk)
+_WITH_FEATURES = System("deepwalk-features", "DeepWalk + features", DeepWalkFeatures)
 _EP_B = System(
     "ep-b",
     "EP-B",
     EPB,
-    paper="García-Durán and Niepert, Learning Graph Representations with Embedding Propagation, "
-    "2017",
     weighted=True,
 )
 SYSTEMS = (_DEEPWALK, _WITH_FEATURES, _EP_B)

@@ -254,7 +254,6 @@ _GCN = System(
     "gcn",
     "GCN",
     GCN,
-    paper="Kipf and Welling, Semi-Supervised Classification with GCNs, 2017",
     weighted=True,
 )
 # The settings are those of the paper's section 3.3.
@@ -263,7 +262,6 @@ _GAT = System(
     "GAT",
     GAT,
     settings={"pubmed": {"output_heads": 8, "learning_rate": 0.01, "weight_decay": 1e-3}},
-    paper="Veličković et al., Graph Attention Networks, 2018",
 )
 
 _GROWN: dict[str, tuple[bool, dict[str, Any]]] = {
@@ -554,7 +552,5 @@ _GAAN = System(
     "gaan",
     "GaAN",
     Gaan,
-    paper="Zhang et al., GaAN: Gated Attention Networks for Learning on Large and Spatiotemporal "
-    "Graphs, UAI 2018",
 )
 SYSTEMS = (_GCN, _GAT, _GAAN, _TREES)

@@ -108,7 +108,6 @@ class System:
         title: its name in tables, such as ``DGI``.
         build: its dataclass.
         settings: per dataset, the fields that differ from the dataclass's defaults.
-        paper: the paper it is from.
         deterministic: whether every seed gives the same result, so that one run is enough.
         weighted: whether it uses edge weights.
         typed: whether it knows several types and relations; others get the graph flattened.
@@ -120,7 +119,6 @@ class System:
     title: str
     build: Any
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
-    paper: str = ""
     deterministic: bool = False
     weighted: bool = False
     typed: bool = False

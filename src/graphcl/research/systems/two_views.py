@@ -1,5 +1,9 @@
 """Systems that compare two random views of a graph: GRACE, BGRL and CCA-SSG.
 
+They are those of Zhu et al., Deep Graph Contrastive Representation Learning, 2020; Thakoor et al.,
+Large-Scale Representation Learning on Graphs via Bootstrapping, 2022; and Zhang et al., From CCA to
+Self-supervised Graph Neural Networks, 2021.
+
 A view drops edges and masks whole columns of features. All three encode views by graph
 convolutions, in which edge weights are used as in a GCN. To tell a method from what it trains, each
 can train our residual encoder instead.
@@ -357,7 +361,6 @@ _GRACE = System(
             "epochs": 1500,
         },
     },
-    paper="Zhu et al., Deep Graph Contrastive Representation Learning, 2020",
     weighted=True,
 )
 # The authors publish no settings for citation graphs. The defaults are theirs for WikiCS, a graph
@@ -381,7 +384,6 @@ _BGRL = System(
         "citeseer": _CITATIONS | {"learning_rate": 1e-4},
         "pubmed": _CITATIONS,
     },
-    paper="Thakoor et al., Large-Scale Representation Learning on Graphs via Bootstrapping, 2022",
     weighted=True,
 )
 # The settings are those of the authors' commands; DGL, which they read these graphs with, scales
@@ -402,7 +404,6 @@ _CCA_SSG = System(
         },
         "pubmed": {"epochs": 100, "edge_drop": 0.5, "feature_drop": 0.3, "feature_scaling": "row"},
     },
-    paper="Zhang et al., From CCA to Self-supervised Graph Neural Networks, 2021",
     weighted=True,
 )
 SYSTEMS = (_GRACE, _BGRL, _CCA_SSG)
