@@ -39,8 +39,6 @@ from graphcl.graphs.neighbourhood import Surroundings
 from graphcl.graphs.relation import NODE
 from graphcl.graphs.scaling import Scaling
 from graphcl.graphs.tensors import Prepared, feature_tensor, table_scaling
-from graphcl.kernels.adjacency import Adjacency
-from graphcl.kernels.features import Features
 from graphcl.losses import NTXent
 from graphcl.seeding import derive, generator
 from graphcl.store.columns import table_rows
@@ -48,7 +46,7 @@ from graphcl.training import Checkpoints, EpochMetrics, train
 from graphcl.training.checkpoints import Saved
 from graphcl.training.loop import Batch, TrainingState, total_steps
 from graphcl.training.progress import progress, somebody_watches
-from graphcl.views import Drop, Perturbation
+from graphcl.views import Drop
 
 WHOLE = 50_000  # nodes of a graph that is embedded at once
 RANGES, NODES = 16, 128  # of a larger one, for each type: drawn ranges of nodes, and nodes in each
@@ -432,7 +430,7 @@ def check_health(
 def _embeddings(components: Components, encoder: nn.Module, source: Any, seed: int) -> Floats:
     """Returns the embeddings of a batch or a few; in a group of processes, this one's share."""
     entrywise = getattr(components.perturbation, "entrywise", False)
-    perturbation: Perturbation = Drop(0.0, 0.0) if entrywise else _as_it_is
+    perturbation: Any = Drop(0.0, 0.0) if entrywise else lambda x, adjacency, _: (x, adjacency)
     device, was_training = next(encoder.parameters()).device, encoder.training
     random = torch.Generator(device=device).manual_seed(derive(seed, "health"))
     encoder.eval()
@@ -448,14 +446,6 @@ def _embeddings(components: Components, encoder: nn.Module, source: Any, seed: i
             count += batch.num_nodes  # over all processes, so that all encode as many
     encoder.train(was_training)
     return torch.cat(found).numpy()
-
-
-def _as_it_is(
-    x: Features,
-    adjacency: Adjacency,
-    _: torch.Generator,
-) -> tuple[Features, Adjacency]:
-    return x, adjacency
 
 
 def rank_of_features(features: Mapping[str, Tensor]) -> float:

@@ -9,7 +9,7 @@ each keeps what belongs to its rows, so drawing is not divided.
 
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
@@ -97,12 +97,12 @@ class Division:
 
     def gather(self, rows: Tensor) -> Tensor:
         """Returns all rows, ``[places, d]``; each process passes its own, of both copies."""
-        return _gather_copies(rows.view(2, -1, rows.shape[1]), self.height, self.share)
+        return _gather_copies(rows, self.height, self.share)
 
 
-def _gather_copies(copies: Tensor, height: int, share: Share) -> Tensor:
-    """Gathers ``[2, rows, d]`` of every process, padded to `height` rows; returns all, flat."""
-    padded = copies
+def _gather_copies(rows: Tensor, height: int, share: Share) -> Tensor:
+    """Gathers both copies of some rows of every process, each padded to `height`; returns all."""
+    padded = copies = rows.view(2, len(rows) // 2, rows.shape[1])
     if copies.shape[1] < height:
         padded = copies.new_zeros(2, height, copies.shape[2])
         padded[:, : copies.shape[1]] = copies
@@ -150,9 +150,7 @@ class _Route(NamedTuple):
         rows = np.full((2, division.places), -1)
         rows[:, both(places, division.height)] = both(row, height), np.tile(np.arange(len(row)), 2)
 
-        def gather(table: Tensor) -> Tensor:
-            return _gather_copies(_copies(table), height, share)
-
+        gather = partial(_gather_copies, height=height, share=share)
         return cls(
             index(both(held, own)),
             index(both(row[batch.own], height)),
@@ -160,10 +158,6 @@ class _Route(NamedTuple):
             index(both(batch.place(mine), batch.height)),
             BatchRows(gather, *index(rows)),
         )
-
-
-def _copies(table: Tensor) -> Tensor:
-    return table.view(2, len(table) // 2, table.shape[1])
 
 
 class _Exchange(torch.autograd.Function):
