@@ -30,7 +30,7 @@ from graphcl.kernels.features import linear
 from graphcl.kernels.neighbours import sample_levels
 from graphcl.research.systems.graphmae import _Attention
 from graphcl.research.systems.graphsage import Aggregator
-from graphcl.research.systems.layers import Convolutions, Symmetric, dense, dense_csr, draw_view
+from graphcl.research.systems.layers import Convolutions, Symmetric, dense_csr, draw_view
 
 DIM, HEADS, DROP = 512, 4, 0.3
 CPU = torch.device("cpu")
@@ -40,7 +40,7 @@ Pass = Callable[[], Tensor]
 def layers(graph: Graph) -> Iterator[tuple[str, Pass, Pass, bool]]:
     """Yields a layer's name, ours and PyTorch Geometric's, and whether the results must agree."""
     x, adjacency = graph_tensors(graph, device=CPU, feature_scaling="row")
-    table, edges = dense(x), adjacency.edge_index()
+    table, edges = x.to_dense(), adjacency.edge_index()
     nodes, width = table.shape
     draw = torch.Generator().manual_seed(0)
 

@@ -128,19 +128,15 @@ def group(device: torch.device, *, patience: timedelta | None = None) -> Iterato
         # its own restarts; there, set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 to get a store for
         # every attempt.
         store = PrefixStore(f"attempt-{attempt}", store)
-    backends = choose_backends(_place(device), store, rank, world)
+    # A name of a GPU is unique across hosts.
+    gpu = device.type == "cuda"
+    place = str(torch.cuda.get_device_properties(device).uuid) if gpu else "cpu"
+    backends = choose_backends(place, store, rank, world)
     dist.init_process_group(backends, store=store, rank=rank, world_size=world, timeout=patience)
     try:
         yield current_share()
     finally:
         dist.destroy_process_group()
-
-
-def _place(device: torch.device) -> str:
-    """Returns ``cpu``, or a name of a GPU that is unique across hosts."""
-    if device.type != "cuda":
-        return "cpu"
-    return str(torch.cuda.get_device_properties(device).uuid)
 
 
 def choose_backends(place: str, store: Any, rank: int, world: int) -> str:

@@ -264,8 +264,7 @@ def evenly(size: int, width: int) -> Integers:
 def dense_features(rows: Any, scaling: Scaling, name: str) -> Tensor:
     """Returns rows of features of a type scaled, dense."""
     how = table_scaling(scaling, name)
-    x = feature_tensor(rows, device=torch.device("cpu"), feature_scaling=how)
-    return x if isinstance(x, Tensor) else x.to_dense()
+    return feature_tensor(rows, device=torch.device("cpu"), feature_scaling=how).to_dense()
 
 
 def calibrate(encoder: nn.Module, sample: Callable[[], Sample]) -> None:

@@ -332,8 +332,7 @@ def _dense_features(
     if not scipy.sparse.issparse(x) and (stored or narrow):
         as_it_is = stored_features(x, feature_scaling=feature_scaling)
         return as_it_is.to_dense(device, dtype) if device.type == "cuda" else as_it_is
-    found = feature_tensor(x, device=device, feature_scaling=feature_scaling)
-    return (found if isinstance(found, Tensor) else found.to_dense()).to(dtype)
+    return feature_tensor(x, device=device, feature_scaling=feature_scaling).to_dense().to(dtype)
 
 
 def one_ahead(works: Sequence[Callable[[], T]]) -> Iterator[T]:

@@ -25,7 +25,6 @@ from graphcl.kernels.neighbours import sample_levels
 from graphcl.research.systems.layers import (
     Convolutions,
     Symmetric,
-    dense,
     dense_csr,
     drop_values,
     mean_with,
@@ -301,7 +300,7 @@ class DgiInductive(Checked):
         encoder = SkipEncoder(data.num_features, self.dim, generator(seed, "weights")).to(device)
         scaling = scaling_for(data, self.feature_scaling)
         tables = [graph_tensors(one, device=device, feature_scaling=scaling) for one in data.graphs]
-        everything = [(dense(x), adjacency) for x, adjacency in tables]
+        everything = [(x.to_dense(), adjacency) for x, adjacency in tables]
         graphs = everything[: len(data.train)]
         draws = generator(seed, "dropout", device=device)
 

@@ -12,7 +12,7 @@ from graphcl.errors import require
 from graphcl.kernels.adam import Adam
 from graphcl.kernels.adjacency import Adjacency
 from graphcl.kernels.features import Features
-from graphcl.research.systems.layers import additive_attention, dense, dense_layer, drop_values
+from graphcl.research.systems.layers import additive_attention, dense_layer, drop_values
 from graphcl.research.systems.system import SelfSupervised, System, Training, cosine_decay, descend
 
 
@@ -109,7 +109,7 @@ class GraphMAE(SelfSupervised):
 
     def start(self, x: Features, adjacency: Adjacency, draw: torch.Generator) -> Training:
         """Sets up a training; embeddings are the encoder's, without masks and dropout."""
-        table, device = dense(x), adjacency.weight.device
+        table, device = x.to_dense(), adjacency.weight.device
         nodes, width = table.shape
         encoder = _Encoder(width, self, draw)
         between = dense_layer(self.dim, self.dim, draw=draw, bias=False)

@@ -41,18 +41,13 @@ def drop_values(h: Tensor, rate: float, generator: torch.Generator) -> Tensor:
     return h * keep / (1 - rate)
 
 
-def dense(x: Features) -> Tensor:
-    """Returns features as a dense table."""
-    return x if isinstance(x, Tensor) else x.to_dense()
-
-
 def dense_csr(
     graph: Graph, device: torch.device, feature_scaling: TableScaling
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns a graph on `device`: dense features, CSR row pointers and column indices."""
     graph.check()
     x = feature_tensor(graph.x, device=device, feature_scaling=feature_scaling)
-    return dense(x), borrow(graph.indptr).to(device), borrow(graph.indices).to(device)
+    return x.to_dense(), borrow(graph.indptr).to(device), borrow(graph.indices).to(device)
 
 
 def mean_with(own: Tensor, around: Tensor) -> Tensor:

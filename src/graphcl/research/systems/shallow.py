@@ -28,7 +28,7 @@ from graphcl.kernels.adjacency import Adjacency, mean_pool
 from graphcl.kernels.counter import draw_word, stream_key
 from graphcl.kernels.features import Features, linear
 from graphcl.kernels.parallel import parallel
-from graphcl.research.systems.layers import Symmetric, dense
+from graphcl.research.systems.layers import Symmetric
 from graphcl.research.systems.system import (
     Checked,
     Data,
@@ -85,7 +85,7 @@ class RawFeatures(_GraphByGraph):
 
     def encode(self, x: Features, adjacency: Adjacency, seed: int) -> Rows:  # noqa: ARG002
         """Returns the features, dense."""
-        return dense(x).cpu().numpy()
+        return x.to_dense().cpu().numpy()
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Propagation(_GraphByGraph):
 
     def encode(self, x: Features, adjacency: Adjacency, seed: int) -> Rows:  # noqa: ARG002
         """Returns the smoothed features."""
-        h = dense(x)
+        h = x.to_dense()
         for _ in range(self.hops):
             h = mean_pool(h, adjacency)
         return h.cpu().numpy()

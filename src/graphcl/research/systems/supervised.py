@@ -31,7 +31,6 @@ from graphcl.kernels.adjacency import Adjacency, mean_pool
 from graphcl.kernels.buffers import borrow
 from graphcl.kernels.recording import CudaGraphStep
 from graphcl.research.systems.layers import (
-    dense,
     dot_attention,
     drop_values,
     feature_dropout,
@@ -108,7 +107,7 @@ class _OnOneGraph(Checked, ABC):
         """Returns the classes of all nodes, ``[num_nodes]``."""
         labels = Labelled.one_class(data, self.owner, validates=self.patience is not None)
         x, adjacency = graph_tensors(labels.graph, device=device, feature_scaling="row")
-        edges, whole = self.edges(adjacency), dense(x)
+        edges, whole = self.edges(adjacency), x.to_dense()
         train, val = (borrow(nodes).to(device) for nodes in (labels.nodes, labels.val))
         y, val_y = targets(labels.y, device), targets(labels.val_y, device)
         with seeded(seed, self.owner, device):
@@ -424,7 +423,7 @@ class Part(NamedTuple):
         """Returns a graph without labels that may be used."""
         x, adjacency = graph_tensors(graph, device=device)
         empty = torch.empty(0, dtype=torch.int64, device=device)
-        return cls(dense(x), adjacency, empty, empty)
+        return cls(x.to_dense(), adjacency, empty, empty)
 
     def labelled(self, y: Integers | None, nodes: Integers | None = None) -> "Part":
         """Returns the graph with the labels `y` of `nodes`; None means all labelled nodes."""
