@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import safetensors.numpy
 from graphcl.cli.main import run
 from graphcl.errors import ParameterError, RunError
 from graphcl.estimator.model import GraphCL
-from graphcl.exporting.card import _plain, _scores, write_card
+from graphcl.exporting.card import _plain, write_card
 from graphcl.graphs.graph import Graph
 from graphcl.run import Run
 from tests.conftest import random_graph
@@ -84,11 +85,21 @@ def test_what_is_there_is_kept(trained, tmp_path):
             Run(trained).export("card", tmp_path / "other", overwrite=overwrite)
 
 
-def test_a_name_keeps_its_underscores_and_two_classes_their_area():
+def test_a_name_keeps_its_underscores():
     assert _plain("my_graph") == "my_graph"
     assert _plain("_a_b_") == "\\_a_b\\_"  # at a word's edge it would be markup
     assert _plain("a|b`c<d>") == "abcd"
-    probe = {"accuracy": 0.9, "roc_auc": 0.8125, "macro_f1": 0.5, "split": "given", "folds": 0}
-    assert "| roc_auc | 0.8125 |" in _scores(probe)
-    assert "test nodes, given split" in _scores(probe)[0]
-    assert "each held out in one of 5 folds" in _scores(probe | {"folds": 5})[0]
+
+
+@pytest.mark.parametrize(
+    ("folds", "said"), [(0, "test nodes, given split:"), (5, "each held out in one of 5 folds:")]
+)
+def test_two_classes_have_their_area(trained, tmp_path, folds, said):
+    run_of = shutil.copytree(trained, tmp_path / "run")
+    probe = {"accuracy": 0.9, "roc_auc": 0.8125, "macro_f1": 0.5, "split": "given", "folds": folds}
+    (run_of / "result.json").write_text(json.dumps({"probe": probe, "graph": "not one"}))
+    write_card(tmp_path / "card", run_of)
+    text = (tmp_path / "card/README.md").read_text()
+    assert "| roc_auc | 0.8125 |" in text
+    assert said in text
+    assert "It was trained on *a graph*." in text
