@@ -7,7 +7,7 @@ import contextlib
 import json
 import threading
 import time
-from html import escape
+from html import unescape
 
 import pytest
 import uvicorn
@@ -153,7 +153,7 @@ def test_a_body_has_the_keys_that_are_understood(path, client):
 
 def test_every_example_is_answered(client):
     about = client.get("/openapi.json").json()
-    page = client.get("/docs").text
+    page = unescape(client.get("/docs").text)
     asked = 0
     for path, verbs in about["paths"].items():
         body = verbs.get("post", {}).get("requestBody", {"content": {}})["content"]
@@ -166,7 +166,7 @@ def test_every_example_is_answered(client):
                 time.sleep(0.1)
                 answer = client.post(path, example["value"])
             assert answer.status_code == 200, (path, example, answer.text)
-            assert escape(json.dumps(example["value"])) in page
+            assert json.dumps(example["value"]) in page
             asked += 1
     assert asked == 9
 

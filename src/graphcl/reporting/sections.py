@@ -32,12 +32,12 @@ MOST_POINTS = 400  # drawn per curve; a chart is about as many units wide
 
 def fill(template: str, **given: Any) -> str:
     """Returns a page: a template of `assets`, filled."""
-    return _PAGES.get_template(template).render(**given)
+    return PAGES.get_template(template).render(**given)
 
 
 def part(name: str, *given: Any, template: str = "parts.html", **named: Any) -> Markup:
     """Returns a part of a page: what a macro of a template makes."""
-    found: Markup = getattr(_PAGES.get_template(template).module, name)(*given, **named)
+    found: Markup = getattr(PAGES.get_template(template).module, name)(*given, **named)
     return found
 
 
@@ -152,14 +152,14 @@ def _named(scores: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{"score": name.replace("_", " "), **one} for name, one in scores.items()]
 
 
-_PAGES = Environment(
+PAGES = Environment(
     loader=PackageLoader("graphcl.reporting", "assets"),
     autoescape=True,
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_PAGES.filters |= {
+PAGES.filters |= {
     "commas": "{:,}".format,
     "counted": counted,
     "difference": _difference,
@@ -167,7 +167,7 @@ _PAGES.filters |= {
     "named": _named,
     "percent": percent,
 }
-_PAGES.globals |= {
+PAGES.globals |= {
     "asset": asset,
     "degree_rows": degree_rows,
     "line_chart": line_chart,

@@ -9,10 +9,10 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from html import escape
 from importlib import resources
 from typing import Any
 
+from jinja2 import PackageLoader
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
@@ -25,7 +25,7 @@ from graphcl.reporting.page import (
     script_digest,
     script_json,
 )
-from graphcl.reporting.sections import asset
+from graphcl.reporting.sections import PAGES
 from graphcl.serving.requests import ARROW, JSON, Bounds
 from graphcl.serving.run import ServedRun
 from graphcl.tabular.preparation import (
@@ -45,6 +45,7 @@ except ImportError as error:
     raise MissingExtraError("graphcl serve", "serve") from error
 
 NEIGHBOURS = 10  # of each node on the map
+_PAGES = PAGES.overlay(loader=PackageLoader("graphcl.serving", "assets"))
 
 
 class Error(BaseModel):
@@ -225,31 +226,8 @@ def column_schema(preparation: Preparation | None) -> dict[str, Any] | None:
 
 def description_page(about: dict[str, Any], name: str) -> str:
     """Returns the document as a page that needs no script and no other file."""
-    parts = []
-    for path, verbs in about["paths"].items():
-        for verb, one in verbs.items():
-            bodies = one.get("requestBody", {}).get("content", {}).get(JSON, {})
-            examples = [json.dumps(each["value"]) for each in bodies.get("examples", {}).values()]
-            shown = f"<pre>{escape(chr(10).join(examples))}</pre>" if examples else ""
-            parts.append(
-                f"<section><h2><code>{verb.upper()} {escape(path)}</code></h2>"
-                f"<p>{escape(one['summary'])}</p>{shown}</section>"
-            )
-    schemas = escape(json.dumps(about["components"]["schemas"], indent=2))
-    errors = "".join(f"<li>{status}: {escape(text)}</li>" for status, text in ERRORS.items())
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>GraphCL: {escape(name)}</title><style>body{{font:16px/1.5 system-ui,sans-serif;"
-        "max-width:50em;margin:2em auto;padding:0 1em}pre{overflow-x:auto;padding:1em;"
-        "border:1px solid #8886;border-radius:6px}:root{color-scheme:light dark}</style></head>"
-        f"<body><h1>{escape(name)}</h1><p>{escape(about['info']['description'])} Bodies and "
-        f"answers are JSON, or Arrow streams (<code>{ARROW}</code>); errors are "
-        '<code>{"error": "…"}</code>. The same for machines: '
-        '<a href="/openapi.json">/openapi.json</a>.</p>'
-        f"{''.join(parts)}<h2>Parts of bodies</h2><pre>{schemas}</pre>"
-        f"<h2>Errors</h2><ul>{errors}</ul></body></html>"
-    )
+    given: Any = {"json": JSON, "arrow": ARROW, "errors": ERRORS, "dumps": json.dumps}
+    return _PAGES.get_template("docs.html").render(about=about, name=name, **given)
 
 
 @dataclass(frozen=True)
@@ -303,35 +281,10 @@ def live_page(contents: Contents, served: ServedRun) -> LivePage:
         "default-src 'none'; style-src 'unsafe-inline'; "
         f"script-src 'sha256-{script_digest(script)}'; connect-src 'self'"
     )
-    data = map_data(contents, NEIGHBOURS)
-    features, title = served.num_features, escape(f"GraphCL: {served.name}")
-    html = (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{title}</title><style>{asset('report.css')}{_STYLE}</style></head><body><main>"
-        f"<header><h1>{escape(served.name)}</h1><p class=lead>{len(served.z):,} nodes, embeddings "
-        f'of {served.dim:,} numbers. <a href="/docs">What this service answers</a></p></header>'
-        f"{map_section(contents)}"
-        '<section class="card" aria-labelledby="new-title"><h2 id="new-title">A new node</h2>'
-        '<p class="hint">It is embedded as if it were in the graph, and placed between the nodes '
-        "on the map that it is most similar to. Nothing is stored.</p>"
-        '<form id="new"><label>Neighbours, ids separated by commas '
-        '<input id="new-neighbours" autocomplete="off" spellcheck="false"></label>'
-        f"<label>Features: {features:,} numbers, or some as number: value "
-        '<textarea id="new-features" rows="4" spellcheck="false"></textarea></label>'
-        f'<button type="submit" data-features="{features}">Embed this new node</button></form>'
-        '<p id="new-said" class="hint" role="status"></p><ol id="new-near"></ol></section></main>'
-        f'<script type="application/json" id="data">{script_json(data)}</script>'
-        f"<script>{script}</script></body></html>\n"
+    html = _PAGES.get_template("live.html").render(
+        served=served,
+        map=map_section(contents),
+        data=script_json(map_data(contents, NEIGHBOURS)),
+        script=script,
     )
     return LivePage(html.encode("utf-8", "replace"), policy)
-
-
-_STYLE = """
-#new label { display: block; margin-bottom: 12px; color: var(--soft); font-size: 0.875rem; }
-#new input, #new textarea { display: block; width: 100%; margin-top: 4px; font: inherit;
-  color: var(--ink); background: var(--card); border: 1px solid var(--line);
-  border-radius: 6px; padding: 6px 10px; }
-#new-near { padding-left: 1.4em; font-variant-numeric: tabular-nums; }
-#fresh { pointer-events: none; }
-"""
