@@ -114,12 +114,16 @@ def find_graphs(names: list[str]) -> "dict[str, Callable[[], Graph]]":
             new = {stem: partial(read_gallery_graph, file) for stem, file in files.items()}
         else:
             graph = _one_graph(name)  # now: a wrong name is said before any training
-            new = {graph.name: lambda graph=graph: graph}
+            new = {graph.name: partial(_the_graph, graph)}
         for one, load in new.items():
             if one in found:
                 raise DatasetError(f"compare: two graphs are named {one!r}")
             found[one] = load
     return found
+
+
+def _the_graph(graph: "Graph") -> "Graph":
+    return graph
 
 
 def _one_graph(name: str) -> "Graph":

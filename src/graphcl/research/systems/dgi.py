@@ -108,8 +108,10 @@ class DGI(Checked):
 
         For a collection, it trains on the only training graph and embeds all graphs.
         """
-        one = isinstance(data, GraphCollection) and len(data.train) == 1
-        graph = data.train[0] if one else require_one_graph(data, "dgi")
+        if isinstance(data, GraphCollection) and len(data.train) == 1:
+            graph = data.train[0]
+        else:
+            graph = require_one_graph(data, "dgi")
         x, adjacency = graph_tensors(graph, device=device, feature_scaling="row")
         pool = Symmetric.normalised(adjacency)
         draw = generator(seed, "dgi", "weights")
