@@ -24,7 +24,6 @@ from graphcl.tabular.originals import Original
 MOST_ROWS = 12
 LISTED = 25  # rows of the list that are there without a script, and on paper
 LISTED_COLUMNS = 10
-ASK = "graphcl predict RUN"
 WIDTH, HEIGHT = 420, 230
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 10, 30
 MOST_POINTS = 400  # drawn per curve; a chart is about as many units wide
@@ -52,10 +51,10 @@ def report(contents: Contents, columns: Sequence[Original], **given: Any) -> str
         contents=contents,
         title=contents.title or f"GraphCL: {title}",
         heading=title,
-        headline=headline(contents),
         columns=columns[:LISTED_COLUMNS],
         listed=rows[:LISTED].tolist(),
         answers=answer_sections(contents.answers),
+        groups=answer_sections({"groups": contents.answers.get("cluster", {})}, ("groups",)),
         classes=dict(zip(*np.unique(known, return_counts=True), strict=True)),
         class_names=[nodes.class_name(one) for one in told],
         median=np.median(np.asarray(nodes.degree)),
@@ -63,36 +62,12 @@ def report(contents: Contents, columns: Sequence[Original], **given: Any) -> str
     )
 
 
-def headline(contents: Contents) -> list[str]:
-    """Returns the answer in a sentence or two: who comes first, and what groups there are."""
-    said = [f"No predictions are kept. {ASK} gives them, and a list to act on."]
-    ranking, groups = contents.ranking, contents.answers.get("cluster", {})
-    if ranking is not None:
-        rows = ranking.rows[:3].tolist()
-        each = (f"{contents.nodes.ids[row]} ({ranking.columns[0].text(row)})" for row in rows)
-        words = str(contents.answers.get("predict", {}).get("text", "")).splitlines()
-        said = [f"Highest {ranking.columns[0].name}: {', '.join(each)}."]
-        said += [f"How far to trust this: {', '.join(line.split('  '))}." for line in words[1:2]]
-    with suppress(*DAMAGED):
-        told = enumerate(groups["profiles"][:3], 1)
-        apart = [f"{_more_or_less(one[0])} (group {n})" for n, one in told if one]
-        by = f"; what sets them apart: {', '.join(apart)}" if apart else ""
-        if int(groups["groups"]) > 1:
-            said.append(f"There are {int(groups['groups'])} groups of similar nodes{by}.")
-    return said
-
-
-def _more_or_less(difference: Mapping[str, Any]) -> str:
-    """Returns what sets a group apart, and which way."""
-    number = difference["kind"] in ("number", "date")
-    words = ("higher ", "lower ") if number else ("", "seldom ")
-    return f"{words[difference['effect'] < 0]}{difference['what']}"
-
-
-def answer_sections(answers: Mapping[str, Mapping[str, Any]]) -> Markup:
-    """Returns a section for each answer that the run keeps, in a fixed order."""
+def answer_sections(
+    answers: Mapping[str, Mapping[str, Any]], kinds: Sequence[str] = ("predict", "cluster", "links")
+) -> Markup:
+    """Returns a section for each answer that the run keeps, in this order."""
     found = Markup()
-    for kind in ("predict", "cluster", "links"):
+    for kind in kinds:
         with suppress(*DAMAGED, UndefinedError):
             found += part(kind, answers[kind], template="answers.html")
     return found.strip()
@@ -136,22 +111,6 @@ def asset(name: str) -> str:
     return (resources.files("graphcl.reporting") / "assets" / name).read_text(encoding="utf-8")
 
 
-def _difference(one: Mapping[str, Any]) -> dict[str, str]:
-    """Returns what sets a group apart as a row: what, in the group, elsewhere, and the effect."""
-    effect, (inside, outside) = float(one["effect"]), one["sides"]
-    row = {"what": f"{'▲' if effect > 0 else '▽'} {one['what']}"}
-    if one["kind"] in ("number", "date"):
-        return row | {"group": f"mean {inside}", "others": outside, "effect": f"d {effect:+.1f}"}
-    counts = ((one["inside"], one["known"]), (one["outside"], one["known_outside"]))
-    shares = [f"{100 * float(some) / max(1, int(of)):.0f} %" for some, of in counts]
-    row |= {"group": f"{shares[0]} ({inside})", "others": f"{shares[1]} ({outside})"}
-    return row | {"effect": f"log odds {effect:+.1f}"}
-
-
-def _named(scores: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    return [{"score": name.replace("_", " "), **one} for name, one in scores.items()]
-
-
 PAGES = Environment(
     loader=PackageLoader("graphcl.reporting", "assets"),
     autoescape=True,
@@ -162,9 +121,7 @@ PAGES = Environment(
 PAGES.filters |= {
     "commas": "{:,}".format,
     "counted": counted,
-    "difference": _difference,
     "duration": duration,
-    "named": _named,
     "percent": percent,
 }
 PAGES.globals |= {
