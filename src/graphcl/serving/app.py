@@ -289,7 +289,7 @@ class _Service:
             response = _html(WAIT.encode(), PAGE_POLICY, status=503)
             response.headers["retry-after"] = "2"
             return response
-        return _html(drawn.body, drawn.policy)
+        return _html(*drawn)
 
     async def login(self, request: Request) -> Response:
         """Answers ``/login``: gives a browser that knows the token a cookie."""

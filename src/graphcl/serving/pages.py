@@ -19,13 +19,13 @@ from pydantic.json_schema import models_json_schema
 from graphcl.errors import GraphCLError, MissingExtraError
 from graphcl.reporting.contents import Contents, gather
 from graphcl.reporting.page import (
+    PAGES,
     joined_scripts,
     map_data,
     map_section,
     script_digest,
     script_json,
 )
-from graphcl.reporting.sections import PAGES
 from graphcl.serving.requests import ARROW, JSON, Bounds
 from graphcl.serving.run import ServedRun
 from graphcl.tabular.preparation import (
@@ -45,6 +45,7 @@ except ImportError as error:
     raise MissingExtraError("graphcl serve", "serve") from error
 
 NEIGHBOURS = 10  # of each node on the map
+LivePage = tuple[bytes, str]  # and the policy that it is sent with
 _PAGES = PAGES.overlay(loader=PackageLoader("graphcl.serving", "assets"))
 
 
@@ -230,14 +231,6 @@ def description_page(about: dict[str, Any], name: str) -> str:
     return _PAGES.get_template("docs.html").render(about=about, name=name, **given)
 
 
-@dataclass(frozen=True)
-class LivePage:
-    """A page and the policy that it is sent with."""
-
-    body: bytes
-    policy: str
-
-
 class PageMaker:
     """Draws the page in a thread of its own, because a map of many nodes takes a while.
 
@@ -287,4 +280,4 @@ def live_page(contents: Contents, served: ServedRun) -> LivePage:
         data=script_json(map_data(contents, NEIGHBOURS)),
         script=script,
     )
-    return LivePage(html.encode("utf-8", "replace"), policy)
+    return html.encode("utf-8", "replace"), policy
