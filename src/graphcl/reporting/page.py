@@ -1,8 +1,8 @@
 """Renders the report, and the drift page of a version, as one HTML file that needs no network.
 
-The markup is in the templates of `assets`. Every text that comes from the user (ids, classes, graph,
-path) is escaped or encoded in base64. A Content-Security-Policy forbids all connections, and all
-scripts but the page's own. A run may come from anybody, so nothing is taken for granted of the
+The markup is in the templates of `assets`. Every text that comes from the user (ids, classes,
+graph, path) is escaped or encoded in base64. A Content-Security-Policy forbids all connections, and
+all scripts but the page's own. A run may come from anybody, so nothing is taken for granted of the
 summaries of answers in it: a section that cannot be made is left out.
 
 Curves are SVG; bars and the confusion matrix are HTML that reflows. Colours are CSS classes and
