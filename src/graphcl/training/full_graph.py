@@ -29,8 +29,7 @@ from graphcl.kernels.adjacency_rows import AdjacencyRows, BatchRows
 from graphcl.kernels.features import Features
 from graphcl.seeding import derive, generator
 from graphcl.settings import check_setting
-from graphcl.training.batches import batches_in, contrasted_types, node_batches
-from graphcl.training.loop import Batch, BatchSource
+from graphcl.training.loop import Batch, BatchSource, batches_in, contrasted_types, node_batches
 from graphcl.views import Drop, PartOfDraws, Perturbation
 
 View = tuple[Any, Any]  # what a perturbation returns

@@ -35,8 +35,13 @@ from graphcl.memory import free_memory_bytes
 from graphcl.sampling import FAN_OUT, HOPS, TreeView, encode_tree, sample_tree, tree_to, tree_views
 from graphcl.seeding import derive
 from graphcl.topology import LocalTopology, SampledDirection, Seeds, Topology, Tree
-from graphcl.training.batches import batches_in, contrasted_types, node_batches
-from graphcl.training.loop import EpochMetrics, PartedMetrics
+from graphcl.training.loop import (
+    EpochMetrics,
+    PartedMetrics,
+    batches_in,
+    contrasted_types,
+    node_batches,
+)
 from graphcl.training.modes import sampled_dtype
 from graphcl.views import Drop, Perturbation
 

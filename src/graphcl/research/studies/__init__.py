@@ -1,19 +1,17 @@
 """The paper's claims beyond its tables, each as a `Study`; `STUDIES` maps names to them."""
 
 from graphcl.research.studies import sweeps
-from graphcl.research.studies.corruption import CORRUPTION
 from graphcl.research.studies.study import Study
-from graphcl.research.studies.sweeps import COMPLEXITY
 
 STUDIES: dict[str, Study] = {
     study.name: study
     for study in (
         sweeps.PERTURBATION,
-        CORRUPTION,
+        sweeps.CORRUPTION,
         sweeps.TEMPERATURE,
         sweeps.EPOCH_COUNT,
         sweeps.BATCH,
         sweeps.BOUND,
-        COMPLEXITY,
+        sweeps.COMPLEXITY,
     )
 }
