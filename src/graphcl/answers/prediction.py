@@ -16,8 +16,15 @@ from graphcl.answers.inputs import (
     known_labels,
 )
 from graphcl.answers.learning import learn
-from graphcl.answers.predicted import OURS, Estimates, Predictions, RivalScore, check_ranking, rank
-from graphcl.answers.reasons import explain
+from graphcl.answers.predicted import (
+    OURS,
+    Estimates,
+    Predictions,
+    RivalScore,
+    check_ranking,
+    explain,
+    rank,
+)
 from graphcl.answers.rivals import Rival, plain_rivals
 from graphcl.arrays import Array
 from graphcl.errors import GraphError, RunError, is_command, option, require

@@ -20,7 +20,7 @@ from graphcl.answers.inputs import KnownLabels, known_labels
 from graphcl.answers.learning import Learned, learn
 from graphcl.answers.linking import ModelScores
 from graphcl.answers.pair_scores import CosineScores
-from graphcl.answers.reasons import explain
+from graphcl.answers.predicted import explain
 from graphcl.answers.similar import nearest_without, stored_index
 from graphcl.arrays import Array
 from graphcl.errors import GraphCLError, GraphError, RunError
@@ -383,7 +383,7 @@ class ServedRun:
 
         Args:
             rows: the nodes.
-            why: give reasons, too; see `graphcl.answers.reasons`.
+            why: give reasons, too; see `graphcl.answers.predicted`.
 
         Raises:
             UnknownError: the run has no labels.
