@@ -39,19 +39,17 @@ from graphcl.runs.files import Origin, RunConfig
 from graphcl.tabular.originals import Original
 from tests.reporting.conftest import made_up, unpack
 
-NASTY = '</script><b>"&'
+NAME = '</script><b>"&'
 
 
 def test_a_curve_goes_through_its_points():
-    chart = ElementTree.fromstring(
-        line_chart([1, 2, 3], [4.0, 2.0, 3.0], label=NASTY, x_label=NASTY)
-    )
+    chart = ElementTree.fromstring(line_chart([1, 2, 3], [4.0, 2.0, 3.0], label=NAME, x_label=NAME))
     path = chart.find("path[@class='curve']").get("d")
     points = [tuple(map(float, pair.split())) for pair in path[1:].split("L")]
     xs, ys = zip(*points, strict=True)
     assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1], abs=0.2)
     assert ys[0] < ys[2] < ys[1]  # up is less in SVG
-    assert chart.get("aria-label") == NASTY
+    assert chart.get("aria-label") == NAME
 
 
 def test_long_flat_and_single_curves():
@@ -73,8 +71,8 @@ def test_degree_rows_count_every_node_once():
 
 def test_bars_and_matrix_escape_names():
     for markup in (
-        part("bars", [(NASTY, 3), ("b", 0)], label=NASTY),
-        part("confusion", [NASTY, "b"], [[3, 1], [0, 2]]),
+        part("bars", [(NAME, 3), ("b", 0)], label=NAME),
+        part("confusion", [NAME, "b"], [[3, 1], [0, 2]]),
     ):
         assert "<b>" not in markup
         assert "&lt;/script&gt;" in markup
@@ -88,10 +86,10 @@ ANSWERS = {
     "predict": {
         "nodes": 1234,
         "several": False,
-        "labelled": {NASTY: 60, "Law": 4},
-        "predicted": {NASTY: 1000, "Law": 234},
-        "text": f"1,234 nodes predicted\nexpected: accuracy 81.2 ± 5.0 % {NASTY}",
-        "rivals": [{"name": NASTY, "roc_auc": 0.61}, {"name": "trees", "roc_auc": 0.7}],
+        "labelled": {NAME: 60, "Law": 4},
+        "predicted": {NAME: 1000, "Law": 234},
+        "text": f"1,234 nodes predicted\nexpected: accuracy 81.2 ± 5.0 % {NAME}",
+        "rivals": [{"name": NAME, "roc_auc": 0.61}, {"name": "trees", "roc_auc": 0.7}],
     },
     "cluster": {
         "method": "kmeans",
@@ -100,7 +98,7 @@ ANSWERS = {
         "profiles": [
             [
                 {
-                    "what": f"{NASTY} = b",
+                    "what": f"{NAME} = b",
                     "kind": "category",
                     "sides": ["41 of 52", "88 of 750"],
                     "inside": 41,
@@ -114,13 +112,13 @@ ANSWERS = {
         ],
         "stability": {"times": 5, "agreement": 0.9, "groups": [0.95, 0.4]},
         "sizes": [900, 334],
-        "typical": [[NASTY, "b"], [7]],
+        "typical": [[NAME, "b"], [7]],
         "silhouette": 0.31,
         "chosen_by": "silhouette",
         "outside": 0,
     },
     "links": {
-        "best": [{"source": NASTY, "target": "Ada", "score": 0.98}],
+        "best": [{"source": NAME, "target": "Ada", "score": 0.98}],
         "evaluation": {
             "held_out": 120,
             "negatives": 100,
@@ -172,7 +170,7 @@ def test_damaged_answers_are_left_out(kind):
 
 def test_the_page_shows_them_and_the_names_of_classes():
     contents = made_up()
-    names = ("Art", "Law", NASTY, "d", "e", "f")
+    names = ("Art", "Law", NAME, "d", "e", "f")
     named = replace(contents, answers=ANSWERS, nodes=replace(contents.nodes, class_names=names))
     page = render(named)
     assert "How far to trust the predictions" in page

@@ -102,7 +102,6 @@ def test_class_mass_gives_each_class_its_share():
     assert scaled.tolist() == y.tolist()
 
 
-CPU = torch.device("cpu")
 QUICK = {"dim": 8, "walks": 10, "length": 10, "window": 3}
 
 

@@ -322,9 +322,6 @@ def test_settings_of_graphcl_are_the_datasets_recipe():
         SYSTEMS["graphcl"].method("", temprature=0.1)
 
 
-CPU = torch.device("cpu")
-
-
 @given(
     st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=60), st.integers(1, 12)
 )
