@@ -36,9 +36,9 @@ check: $(VENV)/.installed-dev docs ## lint, format, types, layers, the site
 docs: $(VENV)/.installed-dev ## the documentation as a site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-test: $(VENV)/.installed-dev ## everything CI runs: checks and tests at once, then what runs alone
-	$(MAKE) --no-print-directory -j 2 check suite
+test: $(VENV)/.installed-dev ## everything CI runs: what runs alone, then checks and tests at once
 	$(BIN)/python -m pytest -m alone
+	$(MAKE) --no-print-directory -j 2 check suite
 
 suite: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 3 -m "not alone"
