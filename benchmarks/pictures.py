@@ -16,7 +16,7 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 from sklearn.manifold import TSNE
 
-from benchmarks import rows
+from benchmarks import rows, year
 from graphcl.datasets import load_dataset
 from graphcl.files.atomic import whole_file
 from scripts.build_planetoid import CORA_CLASSES
@@ -134,9 +134,8 @@ def draw_growth() -> None:
 
 def draw_year() -> None:
     """A service minute by minute: latency, memory and open files, versions."""
-    found = rows.read(ROOT / "benchmarks/results/year.jsonl")
-    longest = max(row["length_minutes"] for row in found)
-    found = [r for r in found if r["what"] == "minute" and r["length_minutes"] == longest]
+    found = year.last_year(rows.read(year.RESULTS))
+    found = [row for row in found if row["what"] == "minute"]
     minutes = [row["minute"] for row in found]
     figure, axes = plt.subplots(1, 3, figsize=(13, 3.8), facecolor="white")
     for key, colour in (("p50_ms", "#4477aa"), ("p99_ms", "#ee6677")):

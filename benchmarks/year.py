@@ -304,10 +304,11 @@ def resources(pids: list[int]) -> dict[str, Any]:
 def disk(folder: Path) -> int:
     """Returns the bytes on disk; of a file with several names, once."""
     seen = {}
-    for path in folder.rglob("*"):
-        with suppress(OSError):
-            about = path.lstat()
-            seen[about.st_ino] = about.st_blocks * 512
+    for above, _, names in os.walk(folder):  # which leaves out what goes meanwhile
+        for name in names:
+            with suppress(OSError):
+                about = Path(above, name).lstat()
+                seen[about.st_ino] = about.st_blocks * 512
     return sum(seen.values())
 
 
@@ -371,10 +372,17 @@ async def live(folder: Path, service: Service, options: argparse.Namespace) -> N
     print(row, flush=True)
 
 
-def page(text: str, found: list[dict[str, Any]]) -> str:
-    """Returns docs/operate/service.md with its table of the longest year."""
+def last_year(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the rows of the last of the longest years that ended."""
     longest = max(row["length_minutes"] for row in found)
     found = [row for row in found if row["length_minutes"] == longest]
+    (commit,) = [row["commit"] for row in found if row["what"] == "year"][-1:]
+    return [row for row in found if row["commit"] == commit]
+
+
+def page(text: str, found: list[dict[str, Any]]) -> str:
+    """Returns docs/operate/service.md with its table of the last of the longest years."""
+    found = last_year(found)
     minutes = [row for row in found if row["what"] == "minute"]
     (year,) = [row for row in found if row["what"] == "year"]
     lines = [
@@ -382,7 +390,7 @@ def page(text: str, found: list[dict[str, Any]]) -> str:
         "open files, at most | updates | seconds of one | busy processes per core |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    tens = [(start + 1, start + 10) for start in range(10, int(longest), 10)]
+    tens = [(start + 1, start + 10) for start in range(10, len(minutes), 10)]
     for first, last in ((1, 1), (2, 10), *tens):
         some = [row for row in minutes if first <= row["minute"] <= last]
         of = {key: [row[key] for row in some] for key in some[0] if key in some[-1]}
