@@ -5,8 +5,8 @@ import pytest
 import scipy.sparse
 import scipy.stats
 
-from graphcl.graphs import column_facts
-from graphcl.graphs.column_facts import ColumnFacts, Moments, Rows
+from graphcl.graphs import scaling
+from graphcl.graphs.scaling import ColumnFacts, Moments, Rows
 
 
 def table():
@@ -23,7 +23,7 @@ def table():
 @pytest.mark.parametrize("block", [1, 60, 1 << 20])
 @pytest.mark.parametrize("some", [False, True])
 def test_facts_and_moments(monkeypatch, as_given, block, some):
-    monkeypatch.setattr(column_facts, "_BLOCK", block)
+    monkeypatch.setattr(scaling, "_READ", block)
     x, nodes = table(), np.array([3, 7, 8, 20, 49])
     rows = Rows(as_given(x), nodes if some else None)
     x = (x[nodes] if some else x).astype(np.float64)

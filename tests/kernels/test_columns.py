@@ -7,9 +7,8 @@ import pytest
 import scipy.sparse
 import torch
 
-from graphcl.kernels.columns import ColumnTransform
 from graphcl.kernels.features import SparseFeatures
-from graphcl.kernels.stored_features import StoredFeatures, mean_of_neighbourhoods
+from graphcl.kernels.stored_features import ColumnTransform, StoredFeatures, mean_of_neighbourhoods
 
 ROWS, COLUMNS = 30, 12
 INFINITE = math.inf

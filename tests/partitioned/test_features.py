@@ -21,7 +21,7 @@ from graphcl.partitioned.inference import embed_part
 from graphcl.partitioned.shards import whole_shards, write_typed_shards
 from graphcl.recipes import load_recipe
 from graphcl.runs.nodes import describe_nodes
-from graphcl.store import moving
+from graphcl.store import partition
 from graphcl.tabular.build import build_store
 from tests.groups import in_processes
 from tests.store.test_partition import CITES, WRITES, typed_graph
@@ -88,7 +88,7 @@ def process(share, folder):
     with pytest.MonkeyPatch.context() as patch:  # other tests use this process after it
         patch.setattr(boundary, "ROUND_BYTES", 4096)  # several rounds
         patch.setattr(inference, "BLOCK_ROWS", 16)
-        patch.setattr(moving, "BLOCK_BYTES", 512)
+        patch.setattr(partition, "BLOCK_BYTES", 512)
         _write_cases(share, folder)
 
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphcl.store import moving
+from graphcl.store import partition
 from graphcl.store.header import ORDERS
-from graphcl.store.moving import SLACK, order_types, row_blocks
+from graphcl.store.partition import SLACK, order_types, row_blocks
 from tests.conftest import FUZZ, random_graph
 
 
@@ -34,7 +34,7 @@ def test_every_node_has_one_number_and_no_part_is_empty(tmp_path, parts, nodes, 
 
 @pytest.mark.parametrize("entries", [1, 7, 1000])
 def test_blocks_cover_all_rows_and_are_small(monkeypatch, entries):
-    monkeypatch.setattr(moving, "BLOCK_BYTES", 8 * entries)
+    monkeypatch.setattr(partition, "BLOCK_BYTES", 8 * entries)
     indptr = random_graph(1).indptr
     blocks = list(row_blocks(indptr))
     assert [row for block in blocks for row in range(block.start, block.stop)] == list(range(60))

@@ -14,7 +14,7 @@ from graphcl.errors import ParameterError, StoreError
 from graphcl.files import atomic
 from graphcl.graphs.collection import fingerprint
 from graphcl.kernels.adjacency import Adjacency
-from graphcl.store import moving, partition
+from graphcl.store import partition
 from graphcl.store.header import ORDERS, read_store
 from graphcl.store.reader import MASKS, open_part
 from graphcl.tabular.build import build_store
@@ -116,7 +116,7 @@ def saved(graph, path, **options):
 @pytest.mark.parametrize("make", GRAPHS)
 @pytest.mark.parametrize("block", [256, 1 << 24])
 def test_parts_are_the_graph(tmp_path, monkeypatch, make, order, block):
-    monkeypatch.setattr(moving, "BLOCK_BYTES", block)  # several blocks, and one
+    monkeypatch.setattr(partition, "BLOCK_BYTES", block)  # several blocks, and one
     store = saved(make(), tmp_path / "store")
     build_store(store, out=tmp_path / "parts", parts=4, order=order)
     same_graph(store, tmp_path / "parts")
@@ -343,8 +343,7 @@ def check_directions(parts, whole):
 def test_parts_of_types_are_the_graph(tmp_path_factory, seed, count, order, sizes, block):
     folder = tmp_path_factory.mktemp("typed")
     with pytest.MonkeyPatch.context() as patch:
-        for module in (moving, partition):  # several blocks, and one
-            patch.setattr(module, "BLOCK_BYTES", block)
+        patch.setattr(partition, "BLOCK_BYTES", block)  # several blocks, and one
         patch.setattr(atomic, "sync", lambda _: None)  # many small files
         graph = typed_graph(seed, *sizes)
         graph.save(folder / "store")

@@ -11,9 +11,9 @@ import pytest
 from graphcl.cli.main import run
 from graphcl.errors import GraphError, ParameterError, TableError
 from graphcl.tabular.build import build_store, load_tables, read_tables
+from graphcl.tabular.kinds import prepare_rows
 from graphcl.tabular.options import TableOptions
 from graphcl.tabular.preparation import read_preparation
-from graphcl.tabular.rows import prepare_rows
 from tests.tabular.conftest import write
 from tests.tabular.test_delta import read_new
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import graphcl
 from graphcl.errors import GraphError
-from graphcl.tabular.rows import prepare_rows
+from graphcl.tabular.kinds import prepare_rows
 
 ROWS = 30
 NAMES = [f"n{row}" for row in range(ROWS)]

@@ -259,8 +259,8 @@ def _new_rows(
     from graphcl.estimator.inference import Live
     from graphcl.graphs.graph import Graph
     from graphcl.serving.requests import JSON, Bounds, Reader
+    from graphcl.tabular.kinds import prepare_rows
     from graphcl.tabular.preparation import read_preparation
-    from graphcl.tabular.rows import prepare_rows
 
     if not isinstance(graph, Graph):
         raise RunError("embed: --new joins nodes to one graph, not to several")

@@ -20,8 +20,7 @@ from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import EDGE, NODE, Key, Relation
 from graphcl.graphs.validation import NoArray
 from graphcl.store.header import is_plain, read_store
-from graphcl.store.joining import whole
-from graphcl.store.reader import check_edges, check_features, verify_store
+from graphcl.store.reader import check_edges, check_features, verify_store, whole
 from graphcl.store.writer import StoreWriter, write_edges, write_nodes
 
 _OF_EDGES = ("indptr", "indices", "edge_weight", "self_loops_removed")

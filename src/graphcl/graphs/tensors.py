@@ -10,18 +10,16 @@ import torch
 from torch import Tensor
 
 from graphcl.errors import ParameterError
-from graphcl.graphs.column_facts import Rows
 from graphcl.graphs.filling import fill_features
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import EDGE, NODE, Key, Relation
-from graphcl.graphs.scaling import ColumnScaling, Scaling, TableScaling, fit_tables
+from graphcl.graphs.scaling import ColumnScaling, Rows, Scaling, TableScaling, fit_tables
 from graphcl.graphs.schema import Schema
 from graphcl.kernels.adjacency import Adjacency
 from graphcl.kernels.buffers import borrow
-from graphcl.kernels.columns import ColumnTransform, size_of_rows
 from graphcl.kernels.features import Features, SparseFeatures
-from graphcl.kernels.stored_features import StoredFeatures
+from graphcl.kernels.stored_features import ColumnTransform, StoredFeatures, size_of_rows
 
 _BLOCK = 1 << 22  # values that are scaled at a time
 FEATURE_SCALINGS = ("none", "row", "unit", "auto")

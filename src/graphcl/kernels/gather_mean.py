@@ -19,10 +19,9 @@ import numpy as np
 from torch import Tensor
 
 from graphcl.errors import InvalidInputError, option
-from graphcl.kernels.columns import as_float, row_of
 from graphcl.kernels.counter import Draws, draw_long_word, draw_word, threshold
 from graphcl.kernels.parallel import parallel, prange
-from graphcl.kernels.stored_features import StoredFeatures
+from graphcl.kernels.stored_features import StoredFeatures, as_float, row_of
 
 _NONE = np.empty(0, dtype=np.int64)
 

@@ -333,8 +333,10 @@ def read_parts_nodes(path: Path, name: str | None = None) -> PartsNodes:
         RunError: there is no such type.
         StoreError: a part is missing, damaged or of another build.
     """
-    from graphcl.store.joining import columns  # both take a while to import
-    from graphcl.store.reader import open_part
+    from graphcl.store.reader import (
+        columns,  # both take a while to import
+        open_part,
+    )
 
     store = read_store(path)
     if name is None:

@@ -21,9 +21,8 @@ from torch import Tensor
 from graphcl.arrays import Integers
 from graphcl.distributed import Share
 from graphcl.errors import StoreError
-from graphcl.graphs.column_facts import Rows
 from graphcl.graphs.filling import filled_table, filling_order
-from graphcl.graphs.scaling import Scaling, TableScaling, fit_tables
+from graphcl.graphs.scaling import Rows, Scaling, TableScaling, fit_tables
 from graphcl.graphs.schema import Direction, Schema, TypeSchema
 from graphcl.graphs.tensors import feature_tensor, stored_features, table_scaling
 from graphcl.kernels.adjacency import csr_matmul
@@ -31,7 +30,7 @@ from graphcl.kernels.buffers import borrow
 from graphcl.kernels.features import SparseFeatures
 from graphcl.kernels.stored_features import StoredFeatures
 from graphcl.partitioned.boundary import Wire
-from graphcl.store.moving import entries_of, row_blocks
+from graphcl.store.partition import entries_of, row_blocks
 from graphcl.store.reader import Edges, Part, PartNodes
 
 ROUND_BYTES = 1 << 24  # of rows that a process asks for at a time when it fills its cache

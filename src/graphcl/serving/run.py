@@ -36,8 +36,8 @@ from graphcl.runs.files import CONFIG
 from graphcl.runs.nodes import describe_nodes, read_nodes, run_types, type_folder
 from graphcl.runs.versions import CURRENT, VERSIONS, run_root
 from graphcl.serving.requests import New
+from graphcl.tabular.kinds import prepare_rows
 from graphcl.tabular.preparation import read_preparation
-from graphcl.tabular.rows import prepare_rows
 
 MOST_LABELLED = 10_000  # nodes that labels are learned from; of more, a sample
 BLOCK, MOST_ANEW = 1 << 14, 8  # rows compared at a time; a share of them makes a new index

@@ -9,9 +9,17 @@ needs the edges of several relations, or of directed ones, as those of one plain
 temporary file, of 4 bytes for each direction of an edge, or 8 from 2^31 nodes on. What is held
 beside the maps is a few blocks of `BLOCK_BYTES`, or one row if that is larger, and a few numbers
 per part.
+
+The orders of nodes are ``neighbours``, which brings neighbours together; ``hash``, which spreads
+nodes evenly whatever they are; and ``as-is``, which leaves the numbers and cuts equal ranges.
+
+Rows are read in their order, sorted by their new numbers within a block, and appended to the arrays
+of their parts: so each part has its rows in the order of their new numbers, because these keep the
+order of the rows within a part.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -22,22 +30,351 @@ import scipy.sparse
 from graphcl.arrays import Array, blocks
 from graphcl.errors import StoreError, demand, option, require
 from graphcl.files.arrays import scratch_array
-from graphcl.store.columns import Names
-from graphcl.store.header import MASKS, MOST_PARTS, ORDERS, Key, Store, read_store
-from graphcl.store.moving import (
-    BLOCK_BYTES,
-    Numbering,
-    entries_of,
-    move_edges,
-    move_ragged,
-    move_reversed,
-    move_rows,
-    order_types,
-    row_blocks,
-    take_places,
+from graphcl.kernels.placing import (
+    NOWHERE,
+    place_by_hash,
+    place_by_neighbours,
 )
+from graphcl.store.columns import Names, entry_places
+from graphcl.store.header import MASKS, MOST_PARTS, ORDERS, Key, Store, read_store
 from graphcl.store.reader import Edges, open_part
 from graphcl.store.writer import ArrayWriter, StoreWriter, build_id
+
+PASSES = 10  # over the edges for ``neighbours``; later ones change little
+SLACK = 0.05  # by how much a part may exceed an equal share, so that nodes can move
+BLOCK_BYTES = 1 << 24  # of entries or features that are moved at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Numbering:
+    """The new numbers of all nodes.
+
+    Attributes:
+        starts: the first number of each part, and the number of nodes at the end.
+        numbers: the new number of each node; None if numbers stay.
+    """
+
+    starts: Array
+    numbers: Array | None
+
+    def of_rows(self, rows: slice) -> Array:
+        """Returns the new numbers of a range of nodes."""
+        if self.numbers is None:
+            return np.arange(rows.start, rows.stop)
+        return np.asarray(self.numbers[rows], dtype=np.int64)
+
+    def of(self, nodes: Array) -> Array:
+        """Returns the new numbers of some nodes."""
+        found = nodes if self.numbers is None else self.numbers[nodes]
+        return np.asarray(found, dtype=np.int64)
+
+    def owners(self, numbers: Array) -> Array:
+        """Returns the part of each new number."""
+        return np.searchsorted(self.starts, numbers, side="right") - 1
+
+
+def order_types(
+    sizes: Sequence[int],
+    edges: Callable[[], Mapping[str, Any]],
+    parts: int,
+    order: str,
+    folder: Path,
+) -> list[Numbering]:
+    """Decides which part each node belongs to, and numbers the nodes of each type part by part.
+
+    Args:
+        sizes: the number of nodes of each type.
+        edges: called for the order ``neighbours``; returns `indptr` and `indices` of the nodes of
+            all types, one type after the other.
+        parts: how many, at most as many as nodes of all types. A part may lack nodes of a type.
+        order: one of the three above.
+        folder: for temporary files without a name.
+    """
+    if order == "as-is":
+        spread = [np.arange(parts) < size % parts for size in sizes]
+        pairs = zip(sizes, spread, strict=True)
+        return [Numbering(_starts(size // parts + more), None) for size, more in pairs]
+    placed = scratch_array((sum(sizes),), np.int32, folder)
+    if order == "hash":
+        place_by_hash(placed, parts)
+        held = _counted(placed, parts)
+    else:
+        held = _by_neighbours(edges(), parts, placed)
+    _fill_empty(placed, held)
+    found, first = [], 0
+    for size in sizes:
+        own = placed[first : first + size]
+        starts = _starts(_counted(own, parts))
+        numbers = scratch_array((size,), np.int32 if size < 1 << 31 else np.int64, folder)
+        free = starts.copy()
+        for rows in blocks(size, BLOCK_BYTES // 8):
+            by_part, places = take_places(free, own[rows])
+            numbers[rows][by_part] = places
+        found.append(Numbering(starts, numbers))
+        first += size
+    return found
+
+
+def _counted(placed: Array, parts: int) -> Array:
+    """Returns how many nodes each part has."""
+    sizes = np.zeros(parts, dtype=np.int64)
+    for rows in blocks(len(placed), BLOCK_BYTES // 8):
+        sizes += np.bincount(placed[rows], minlength=parts)
+    return sizes
+
+
+def _by_neighbours(fields: Mapping[str, Any], parts: int, placed: Array) -> Array:
+    indptr, indices = fields["indptr"], fields["indices"]
+    sizes, num_nodes = np.zeros(parts, dtype=np.int64), len(placed)
+    capacity = max(-(-num_nodes // parts), int(num_nodes / parts * (1 + SLACK)))
+    if capacity * parts == num_nodes:
+        capacity += 1  # no node could move
+    for rows in blocks(num_nodes, BLOCK_BYTES // 4):
+        placed[rows] = NOWHERE
+    for number in range(PASSES):
+        for rows in row_blocks(indptr):
+            local, entries = entries_of(indptr, rows)
+            block = np.asarray(indices[entries])
+            options = {"first": rows.start, "capacity": capacity, "again": number > 0}
+            place_by_neighbours(local, block, placed, sizes, **options)
+    return sizes
+
+
+def _fill_empty(placed: Array, sizes: Array) -> None:
+    """Gives an empty part a node of the largest: few nodes can leave one empty."""
+    for part in np.flatnonzero(sizes == 0):
+        largest = int(np.argmax(sizes))
+        placed[int(np.argmax(placed == largest))] = part
+        sizes[largest] -= 1
+        sizes[part] += 1
+
+
+def entries_of(indptr: Array, rows: slice) -> tuple[Array, slice]:
+    """Returns the row pointers of a block, from 0, and which entries it has."""
+    pointers = np.asarray(indptr[rows.start : rows.stop + 1], dtype=np.int64)
+    return pointers - pointers[0], slice(int(pointers[0]), int(pointers[-1]))
+
+
+def row_blocks(indptr: Array, entry_bytes: int = 8) -> Iterator[slice]:
+    """Yields ranges of rows with few enough entries, or a single row with many."""
+    start, entries, last = 0, max(1, BLOCK_BYTES // entry_bytes), len(indptr) - 1
+    while start < last:
+        limit = min(last, start + entries)
+        fits = np.searchsorted(indptr[start : limit + 1], indptr[start] + entries, side="right") - 1
+        stop = max(start + 1, start + int(fits))
+        yield slice(start, stop)
+        start = stop
+
+
+def _starts(sizes: Array) -> Array:
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+# Moving
+
+
+def move_edges(
+    writers: Sequence[ArrayWriter],
+    edges: Mapping[str, Array],
+    receivers: Numbering,
+    senders: Numbering,
+    kind: Any,
+) -> int:
+    """Moves edges with the nodes that receive, and returns how many entries lead to another part.
+
+    Args:
+        writers: of the parts.
+        edges: `indptr` by receiver, the senders as `indices`, and any arrays of entries.
+        receivers: the new numbers of the rows.
+        senders: the new numbers of `indices`; a plain graph has one numbering for both.
+        kind: the type of the numbers that are written.
+    """
+    beside = {name: edges[name] for name in edges if name not in ("indptr", "indices")}
+    tables = {"indices": (edges["indices"], kind)}
+    tables |= {name: (array, array.dtype) for name, array in beside.items()}
+    cut = 0
+
+    def renumbered(moved: dict[str, Array], lengths: Array, owners: Array) -> dict[str, Array]:
+        nonlocal cut
+        columns = moved["indices"] = senders.of(moved["indices"])
+        of_row = np.repeat(np.arange(len(lengths)), lengths)
+        cut += int((senders.owners(columns) != owners[of_row]).sum())
+        if senders.numbers is None:
+            return moved
+        # Rows are grouped by part; within a row, senders must ascend again. One number for both
+        # keys fits into 64 bits: a block has at most 2^21 rows, a graph 2^41 nodes.
+        count = int(senders.starts[-1])
+        keys = of_row * count + columns
+        if beside:  # edges with the same ends stay in their order
+            ascending = np.argsort(keys, kind="stable")
+            return {name: values[ascending] for name, values in moved.items()}
+        keys.sort()
+        return {"indices": keys - of_row * count}
+
+    how: Any = {"entry_bytes": _entry_bytes(beside), "change": renumbered}
+    move_ragged(writers, "indptr", tables, edges["indptr"], receivers, **how)
+    return cut
+
+
+def move_reversed(
+    writers: Sequence[ArrayWriter],
+    edges: Sequence[Mapping[str, Array]],
+    receivers: Numbering,
+    senders: Numbering,
+    folder: Path,
+) -> None:
+    """Writes edges that were moved once more, with the nodes that send; these receive now.
+
+    The entries of a node are in the order of the entries that are read.
+
+    Args:
+        writers: of the parts.
+        edges: of each part, as `move_edges` wrote them.
+        receivers: whose numbers are the rows of `edges`.
+        senders: whose numbers are their `indices`.
+        folder: for a temporary file without a name, of 8 bytes per sender.
+    """
+    free = scratch_array((int(senders.starts[-1]),), np.int64, folder)
+    for part in edges:
+        for some in blocks(len(part["indices"]), BLOCK_BYTES // 8):
+            found, counts = np.unique(part["indices"][some], return_counts=True)
+            free[found] += counts
+    beside = {name: one for name, one in edges[0].items() if name not in ("indptr", "indices")}
+    kinds = {"indices": (edges[0]["indices"].dtype, ())}
+    kinds |= {name: (one.dtype, one.shape[1:]) for name, one in beside.items()}
+    outs: list[dict[str, Array]] = []
+    for number, writer in enumerate(writers):
+        start, stop = map(int, senders.starts[number : number + 2])
+        pointers = writer.array("indptr", (stop - start + 1,), np.int64)
+        np.cumsum(free[start:stop], out=pointers[1:])
+        free[start:stop] = pointers[:-1]  # from counts to the next free place
+        total = int(pointers[-1])
+        outs.append(
+            {
+                name: writer.array(name, (total, *shape), dtype)
+                for name, (dtype, shape) in kinds.items()
+            }
+        )
+    for number, part in enumerate(edges):
+        for rows in row_blocks(part["indptr"], _entry_bytes(beside)):
+            local, entries = entries_of(part["indptr"], rows)
+            first = int(receivers.starts[number]) + rows.start
+            values = {"indices": first + np.repeat(np.arange(len(local) - 1), np.diff(local))}
+            values |= {name: np.asarray(part[name][entries]) for name in beside}
+            sent = np.asarray(part["indices"][entries])
+            order, places = take_places(free, sent)
+            for owner, some in _grouped(senders.owners(sent[order])):
+                for name, array in values.items():
+                    outs[owner][name][places[some]] = array[order[some]]
+    for writer in writers:
+        for name in ("indptr", *kinds):
+            writer.release(name)
+
+
+def take_places(free: Array, rows: Array) -> tuple[Array, Array]:
+    """Gives each entry the next free place of its row.
+
+    Returns the entries in the order of their rows, and their places in this order.
+    """
+    order = np.argsort(rows, kind="stable")
+    found, counts = np.unique(rows, return_counts=True)
+    firsts = np.cumsum(counts) - counts
+    places = np.repeat(free[found] - firsts, counts) + np.arange(len(rows))
+    free[found] += counts
+    return order, places
+
+
+def _entry_bytes(beside: Mapping[str, Array]) -> int:
+    widths = [
+        one.dtype.itemsize * int(np.prod(one.shape[1:], dtype=np.int64)) for one in beside.values()
+    ]
+    return max([8, *widths])
+
+
+def move_rows(
+    writers: Sequence[ArrayWriter], name: str, table: Array, numbering: Numbering
+) -> None:
+    """Moves the rows of a table; an empty one stands for the numbers of the rows."""
+    sizes, filled = np.diff(numbering.starts), np.zeros(len(writers), dtype=np.int64)
+    outs = [
+        writer.array(name, (int(size), *table.shape[1:]), table.dtype)
+        for writer, size in zip(writers, sizes, strict=True)
+    ]
+    row_bytes = table.dtype.itemsize * int(np.prod(table.shape[1:], dtype=np.int64))
+    for rows in blocks(int(numbering.starts[-1]), max(1, BLOCK_BYTES // max(8, row_bytes))):
+        numbers = numbering.of_rows(rows)
+        order = np.argsort(numbers)
+        values = np.asarray(table[rows])[order] if len(table) else rows.start + order
+        for part, some in _grouped(numbering.owners(numbers[order])):
+            count = some.stop - some.start
+            outs[part][filled[part] : filled[part] + count] = values[some]
+            filled[part] += count
+    for writer in writers:
+        writer.release(name)
+
+
+def move_ragged(
+    writers: Sequence[ArrayWriter],
+    pointers: str,
+    tables: Mapping[str, tuple[Array, Any]],
+    indptr: Array,
+    numbering: Numbering,
+    *,
+    entry_bytes: int = 8,
+    change: Callable[[dict[str, Array], Array, Array], dict[str, Array]] | None = None,
+) -> None:
+    """Moves rows of different lengths, block by block.
+
+    Args:
+        writers: of the parts.
+        pointers: the name of the row pointers.
+        tables: the names of the arrays that they point into, each with its source and its type.
+        indptr: the source's row pointers.
+        numbering: where each row goes.
+        entry_bytes: how large an entry of the widest table is.
+        change: called with the entries of a block, and the length and the part of each row; returns
+            what is written.
+    """
+    totals, rows_in, entries_in = np.zeros((3, len(writers)), dtype=np.int64)
+    for rows in blocks(len(indptr) - 1, BLOCK_BYTES // 8):
+        lengths = np.diff(indptr[rows.start : rows.stop + 1])
+        np.add.at(totals, numbering.owners(numbering.of_rows(rows)), lengths)
+    outs = []
+    for writer, size, total in zip(writers, np.diff(numbering.starts), totals, strict=True):
+        out = {pointers: writer.array(pointers, (int(size) + 1,), np.int64)}
+        for name, (source, kind) in tables.items():
+            out[name] = writer.array(name, (int(total), *source.shape[1:]), kind)
+        outs.append(out)
+    for rows in row_blocks(indptr, entry_bytes):
+        local, entries = entries_of(indptr, rows)
+        numbers = numbering.of_rows(rows)
+        order = np.argsort(numbers)
+        lengths, owners = np.diff(local)[order], numbering.owners(numbers[order])
+        places = entry_places(local[order], lengths)
+        moved = {name: np.asarray(array[entries])[places] for name, (array, _) in tables.items()}
+        moved = moved if change is None else change(moved, lengths, owners)
+        ends = np.concatenate([[0], lengths.cumsum()])
+        for part, some in _grouped(owners):
+            first, last = ends[some.start], ends[some.stop]
+            row, entry = rows_in[part] + 1, entries_in[part]
+            here = ends[some.start + 1 : some.stop + 1]
+            outs[part][pointers][row : row + len(here)] = entry + here - first
+            for name, array in moved.items():
+                outs[part][name][entry : entry + last - first] = array[first:last]
+            rows_in[part] += len(here)
+            entries_in[part] += last - first
+    for writer in writers:
+        for name in (pointers, *tables):
+            writer.release(name)
+
+
+def _grouped(owners: Array) -> Iterator[tuple[int, slice]]:
+    """Yields each part that occurs in an ascending array, with its range of places."""
+    found, first = np.unique(owners, return_index=True)
+    last = [*first[1:].tolist(), len(owners)][: len(found)]
+    for part, start, stop in zip(found.tolist(), first.tolist(), last, strict=True):
+        yield part, slice(start, stop)
+
 
 OnStep = Callable[[str], None]
 

@@ -35,7 +35,7 @@ from graphcl.runs.graph import read_tables, run_tables
 from graphcl.runs.nodes import trained_tables, type_folder
 from graphcl.store.columns import Ids
 from graphcl.store.header import MASKS
-from graphcl.store.joining import in_order, reordered
+from graphcl.store.reader import in_order, reordered
 from graphcl.tabular.options import TableOptions
 from graphcl.tabular.times import moment_of
 from graphcl.updating.matching import Grown, grow
