@@ -187,6 +187,30 @@ def test_an_update_a_way_back_and_a_version_by_its_folder(folder, tmp_path):
     assert run.graph.num_edges == plain_graph().num_edges
 
 
+def test_an_answer_is_of_one_version_whichever_comes_into_use_meanwhile(
+    folder, tmp_path, monkeypatch
+):
+    import shutil
+
+    shutil.copytree(folder / "plain", tmp_path / "run")
+    run = Run(tmp_path / "run", graph=plain_graph(), device="cpu")
+    new = {"id": ["m"], "a": [1.0], "b": [0.0], "c": [0.0]}
+    run.update(nodes=new, edges=[("m", "n0")], remove_nodes=["n3"])  # as many as before
+    whole = np.array(run.embeddings)
+
+    def roll_back(folder):
+        run.rollback(0)
+        return lacks(folder)
+
+    lacks = graphcl.run.lacks_embeddings
+    monkeypatch.setattr("graphcl.run.lacks_embeddings", roll_back)
+    z, nodes = run.rows()
+    assert run.version == 0
+    assert np.array_equal(z, whole)
+    assert nodes.ids[-1] == "m"
+    assert Run(tmp_path / "run").nodes().ids[3] == "n3"
+
+
 def test_a_run_whose_pointer_is_damaged_can_still_be_rolled_back(folder, tmp_path):
     import shutil
 

@@ -4,10 +4,12 @@ Nothing here imports torch or a graph until an answer needs it: similar nodes ta
 """
 
 from collections.abc import Callable
+from contextlib import suppress
+from copy import copy
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import numpy as np
 
@@ -47,6 +49,21 @@ if TYPE_CHECKING:  # each is imported by the answer that needs it
     from graphcl.opening import AnyGraph
     from graphcl.reporting.page import Page
     from graphcl.updating.run import Update
+
+Asked = TypeVar("Asked", bound=Callable[..., Any])
+
+
+def _of_one_version(asked: Asked) -> Asked:
+    """Lets an answer be of one version of a run, also if another comes into use meanwhile."""
+
+    @wraps(asked)
+    def answer(run: "Run", *args: Any, **options: Any) -> Any:
+        if run._version is None:
+            folder, run = run.folder, copy(run)
+            run._version = folder
+        return asked(run, *args, **options)
+
+    return cast("Asked", answer)
 
 
 class Run:
@@ -89,10 +106,12 @@ class Run:
         runs.read_config(self.path, baselines=True)
 
     def reading(self, tables: TableOptions, read_graph: "Callable[[Path], AnyGraph]") -> Self:
-        """Sets how the graph is read, as a command does."""
+        """Sets how the graph is read, as a command does; all it asks is of the version in use."""
         parts = self._shards is None or not tables.given()
         require(parts, str(self.path), option("graph"), "a store in parts, not tables", self._given)
         self._tables, self.read_graph = tables, read_graph
+        with suppress(RunError):  # whoever asks for an answer is told what is damaged
+            self._version = self.folder
         return self
 
     def __repr__(self) -> str:
@@ -114,7 +133,9 @@ class Run:
     @property
     def version(self) -> int:
         """The number of the version that is in use, or that was named; 0 is the training."""
-        return int(self._version.name) if self._version else versions.current_number(self.path)
+        if self._version is None:
+            return versions.current_number(self.path)
+        return 0 if self._version == self.path else int(self._version.name)
 
     @property
     def versions(self) -> list[versions.Version]:
@@ -146,6 +167,7 @@ class Run:
         return GraphCL.load(self.folder, device=self.device).set_params(verbose=verbose)
 
     @property
+    @_of_one_version
     def embeddings(self) -> Any:
         """The embeddings, ``[nodes, dim]``; of a graph with types, such rows by type.
 
@@ -167,7 +189,8 @@ class Run:
         """Returns something of the version in use, which is made once."""
         folder = self.folder
         if (what, folder) not in self._kept:
-            self._kept = {key: one for key, one in self._kept.items() if key[1] == folder}
+            for key in [key for key in self._kept if key[1] != folder]:
+                self._kept.pop(key, None)
             self._kept[what, folder] = make(folder)
         return self._kept[what, folder]
 
@@ -227,6 +250,7 @@ class Run:
         named = (one for one in self.types if type_folder(self.folder, one) == folder)
         return next(named, None)
 
+    @_of_one_version
     def rows(
         self, node_type: str | None = None, fits: Callable[[Nodes], bool] = lambda _: False
     ) -> tuple[Any, Nodes]:
@@ -260,6 +284,7 @@ class Run:
         keep_embeddings(self.folder, self.graph, device=self.device)
         return True
 
+    @_of_one_version
     def predict(
         self,
         labels: Any = None,
@@ -301,6 +326,7 @@ class Run:
             how |= {"graph": graph, "parts": embedding_parts(config.recipe, graph.num_features)}
         return predict_nodes(z, own, labels, name=str(self.path), **how)
 
+    @_of_one_version
     def cluster(
         self,
         count: int | None = None,
@@ -330,6 +356,7 @@ class Run:
         how: Any = {"method": method, "least": least, "seed": seed, "columns": columns}
         return replace(cluster(z, count, **how), ids=nodes.ids[:])
 
+    @_of_one_version
     def neighbors(
         self,
         nodes: Any = None,
@@ -364,6 +391,7 @@ class Run:
             on_note(f"built an index of {counted(len(z), 'node')} ({why})")
         return find_neighbours(z, own.ids, places, k, index)
 
+    @_of_one_version
     def links(
         self,
         nodes: Any = None,
@@ -410,6 +438,7 @@ class Run:
             return None
         return meant_relation(self.one_graph(), name)
 
+    @_of_one_version
     def evaluate_links(
         self,
         *,
@@ -439,6 +468,7 @@ class Run:
             return evaluate_links(model, self.one_graph(), **how)
         return links_after(self.folder, model, after, **how)
 
+    @_of_one_version
     def predict_later(
         self, after: Any, *, node_type: str | None = None, seed: int = 0, verbose: Any = None
     ) -> "Predictions":
@@ -448,6 +478,7 @@ class Run:
         model = self._new_model(verbose)
         return predict_after(self.folder, model, after, node_type=node_type, seed=seed)
 
+    @_of_one_version
     def report(
         self,
         out: str | Path | None = None,

@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 
+import graphcl
 from graphcl.cli.main import run
 from tests.cli.conftest import QUICK, call, fails
 
@@ -27,6 +28,27 @@ def test_neighbors_are_those_of_brute_force_under_the_ids_that_came_in(trained, 
     captured = capsys.readouterr()
     assert captured.err == ""  # the index was there
     assert len(captured.out.splitlines()) == 60  # a header, and all others
+
+
+def test_labels_and_ids_are_of_the_version_that_was_asked(trained, capsys, monkeypatch):
+    features = graphcl.open_graph("mine.npz").num_features
+    head = ",".join(["id", *(f"x{place}" for place in range(features))])
+    (trained.parents[1] / "new.csv").write_text(f"{head}\nnew{',1' * features}\n")
+    (trained.parents[1] / "gone.csv").write_text("id\nnode 0\n")
+    assert run(["update", "runs/mine", "--nodes", "new.csv", "--remove-nodes", "gone.csv"]) == 0
+    capsys.readouterr()
+    question = ["neighbors", "runs/mine", "node 17", "--json"]
+    assert run(question) == 0
+    told = json.loads(capsys.readouterr().out)
+    found = graphcl.run.stored_index
+
+    def roll_back(*asked):
+        graphcl.Run("runs/mine").rollback(0)
+        return found(*asked)
+
+    monkeypatch.setattr("graphcl.run.stored_index", roll_back)
+    assert run(question) == 0
+    assert json.loads(capsys.readouterr().out) == told
 
 
 def test_awkward_ids(folder, capsys, arrays):

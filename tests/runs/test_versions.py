@@ -62,6 +62,16 @@ def test_a_block_that_fails_leaves_nothing(run):
     assert sorted(path.name for path in (run / "versions").iterdir()) == [".lock", "1", "current"]
 
 
+def test_what_killed_processes_left_is_removed_by_the_next_version(run):
+    add(run)
+    hidden = run / "versions" / ".1.0123abcd.old"  # while an old version was removed
+    hidden.mkdir()
+    (hidden / "embeddings.npy").write_text("z")
+    add(run)
+    assert not hidden.exists()
+    assert versions.numbers(run) == [0, 1, 2]
+
+
 @pytest.mark.parametrize("text", ["", "two", "-1", "../../etc", "1" * 30, "7"])
 def test_a_damaged_pointer_is_said(run, text):
     add(run)

@@ -119,6 +119,7 @@ def test_new_nodes():
         ({"new": [{"features": ["a", 2, 3]}]}, 400, "features.0: Input should be a valid number"),
         ({"new": [{"features": {"3": 1}}]}, 400, "0 to 2"),
         ({"new": [{"features": {"-1": 1}}]}, 400, "0 to 2"),
+        ({"new": [{"features": {"0": 1, "00": 2}}]}, 400, "0 to 2"),
         ({"new": [{"features": {"٣": 1}}]}, 400, "0 to 2"),
         ({"new": [{"features": [1, 2, 3], "x": 1}]}, 400, "unknown key 'x'"),
         ({"new": [{"features": [1, 2, 3], "neighbours": []}]}, 400, "did you mean 'neighbors'"),

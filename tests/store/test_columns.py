@@ -50,6 +50,15 @@ def test_names_of_other_kinds_are_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("others", [0, 20])
+def test_what_is_no_text_is_no_name(others):
+    """As a terminal's byte that is not UTF-8, which Python reads as half a surrogate pair."""
+    asked = ["b", "\udcff", *(f"c{number}" for number in range(others))]
+    assert Ids(Names.of(["a", "b"])).find(asked).tolist() == [1] + [-1] * (others + 1)
+    with pytest.raises(RunError, match="no node has the id"):
+        Ids(Names.of(["a", "b"])).rows(["\udcff"], "run", RunError)
+
+
 @pytest.mark.parametrize("searched", [2, 1 << 20])
 def test_the_first_of_a_name_is_found_without_decoding(monkeypatch, searched):
     monkeypatch.setattr("graphcl.store.columns._SEARCHED", searched)

@@ -152,6 +152,17 @@ def test_edges_with_other_features_are_read_again_as_they_are(tmp_path, monkeypa
     assert again.about["until"] == "2009"
 
 
+@pytest.mark.parametrize("tables", [{}, {"edges": [("c1", "c2")]}])
+def test_tables_without_times_have_no_day(tmp_path, monkeypatch, tables):
+    monkeypatch.chdir(tmp_path)
+    Path("e.csv").write_text("source,target\nc1,c2\nc2,c3\nc3,c1\n")
+    words = ["train", "e.csv", "--features", "structural", "--out", "run", "--set", "epochs=1"]
+    assert run([*words, "--set", "dim=8"]) == 0
+    with pytest.raises(GraphCLError, match="no times, so nothing says what came until someday"):
+        Run("run", device="cpu").update(until="someday", **tables)
+    assert [one.number for one in Run("run").versions] == [0]
+
+
 def test_a_run_that_no_table_made_has_no_day(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     graph = shop(2004)

@@ -310,6 +310,9 @@ def test_tables_without_rows_are_refused(old):
     assert said(nodes=nodes_of([])) == f"nodes: {where}"
     assert said(edges=nothing) == f"edges: {where}"
     assert said(remove_edges=nothing) == f"remove_edges: {where}"
+    assert (
+        said(remove_nodes=[]) == "remove_nodes: has no ids, so nothing would change; leave it out"
+    )
     assert where in said(remove_nodes=pyarrow.table({"id": pyarrow.array([], pyarrow.string())}))
 
 

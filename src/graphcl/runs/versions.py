@@ -152,6 +152,8 @@ def new_version(run: Path) -> Iterator[tuple[int, Path]]:
     If the block ends well, the version appears whole and is the current one. The caller holds
     `changing`.
     """
+    for left in (run / VERSIONS).glob(".*/"):  # of processes that were killed
+        shutil.rmtree(left, ignore_errors=True)
     number = numbers(run)[-1] + 1
     with whole_folder(_folder(run, number)) as staging:
         yield number, staging

@@ -32,6 +32,7 @@ from typing_extensions import TypeAliasType
 
 from graphcl.arrays import Array
 from graphcl.errors import GraphError, import_extra, suggestion
+from graphcl.store.columns import whole_number
 
 JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 TEXT_LENGTH = 4096  # of an id
@@ -294,8 +295,8 @@ class Reader:
         row = np.zeros(self._features, np.float64)
         if isinstance(given, dict):
             for key in given:
-                plain = key.isascii() and key.isdecimal() and len(key) < 10
-                if not plain or int(key) >= self._features:
+                number = whole_number(key)  # "00" would be a second name of 0
+                if number is None or not 0 <= number < self._features:
                     last = self._features - 1
                     raise AskedError(f"feature {key[:40]!r}: features are numbered 0 to {last}")
             row[list(map(int, given))] = list(given.values())
@@ -399,8 +400,13 @@ def _values(column: Any, name: str, most: int) -> list[Any]:
 
 
 def _is_moment(kind: Any, types: Any) -> bool:
-    """Returns whether a column holds dates, times, durations or truth values."""
-    moment = types.is_date(kind) or types.is_timestamp(kind) or types.is_time(kind)
+    """Returns whether a column holds dates, times, durations or truth values, or nothing at all."""
+    moment = (
+        types.is_null(kind)
+        or types.is_date(kind)
+        or types.is_timestamp(kind)
+        or types.is_time(kind)
+    )
     return bool(moment or types.is_duration(kind) or types.is_boolean(kind))
 
 

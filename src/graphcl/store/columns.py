@@ -6,6 +6,7 @@ This is the only place where ids become rows. An id counts as its text: 7 and "7
 "007" is another. Of nodes with the same id, the first is meant.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +25,7 @@ FEW_COMPARED = 4_096  # the same where many calls come, as in a service
 _BLOCK = 1 << 16  # ids that are looked at at a time
 _FEW = 8  # ids that are looked for one by one
 _SEARCHED = 1 << 20  # names that are compared at a time
+_SURROGATE = re.compile("[\ud800-\udfff]")  # what a terminal's byte that is no text becomes
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,9 +259,10 @@ class Ids:
         asked: set[str] = set(wanted)
         place: dict[str, int] = {}
         if isinstance(self._ids, Names) and (few or find_spec("pyarrow")):
-            found = {one: self._ids.find(one) for one in asked} if few else None
-            place = _among(self._ids, wanted) if found is None else found
-            return np.array([place[one] for one in wanted], np.int64)
+            plain = [one for one in asked if not _SURROGATE.search(one)]  # no name has others
+            found = {one: self._ids.find(one) for one in plain} if few else None
+            place = _among(self._ids, plain) if found is None else found
+            return np.array([place.get(one, -1) for one in wanted], np.int64)
         for start in range(0, self.size, _BLOCK):  # a dictionary of those that are asked for alone
             for row, text in enumerate(self.texts(start, start + _BLOCK), start):
                 if text in asked:

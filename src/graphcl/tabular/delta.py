@@ -438,6 +438,7 @@ def read_ids(given: Any, options: TableOptions) -> tuple[Array, list[str]]:
         ids = np.asarray(given)
         if ids.dtype.kind not in "iu":
             ids = np.array(list(map(str, ids.tolist())))
+        demand(len(ids), "remove_nodes: has no ids, so nothing would change; leave it out")
         return ids, []
     with Duck() as duck:
         source = open_source(duck, given, role="remove-nodes", options=options)

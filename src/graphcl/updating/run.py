@@ -137,6 +137,11 @@ def update_run(
         clock("reading the run")
         options = delta_options(base, replace(tables, nodes=None))
         if tables.until is not None:
+            if config.origin.tables and not (options.time or options.label_time):
+                raise RunError(
+                    f"{run}: its tables have no times, so nothing says what came until "
+                    f"{tables.until}; train with {option('time')}, or leave {option('until')} out"
+                )
             day = (trained_tables(base) or TableOptions()).until
             if day is not None and _is_earlier(tables.until, day):
                 raise RunError(
