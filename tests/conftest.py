@@ -31,8 +31,9 @@ if not torch.cuda.is_available():
 
 from hypothesis import HealthCheck, settings
 
+from graphcl.answers import rivals
 from graphcl.estimator.model import GraphCL
-from graphcl.evaluation import probe
+from graphcl.evaluation import folds, probe
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import NODE
@@ -131,6 +132,21 @@ def quick_probe():
     """A probe chooses its strength on the given split and one more, not on five more."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(probe, "REDRAWN", 1)
+        yield
+
+
+# Their subject is how labels are held out, or what that is worth; or they compare recorded values.
+HELD_OUT = ("evaluation", "behaviour", "benchmarks", "research")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_folds(request):
+    """Predictions and their rivals are scored on few folds, where the folds are not the subject."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not {*request.path.relative_to(Path(__file__).parent).parts} & {*HELD_OUT}:
+            for module, names in ((folds, ("FOLDS", "MORE_FOLDS", "FITS")), (rivals, ("FOLDS",))):
+                for name in names:
+                    patch.setattr(module, name, 3)
         yield
 
 

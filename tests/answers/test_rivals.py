@@ -41,8 +41,8 @@ def test_held_out_answers_are_those_of_a_cross_validation_by_hand():
         targets.argmax(axis=1),
     )
     assert list(found) == ["majority", REGRESSION, TREES, BOTH]
-    fold = deal(y, 5, np.random.default_rng(3))
-    for number in range(5):
+    fold = deal(y, module.FOLDS, np.random.default_rng(3))
+    for number in range(module.FOLDS):
         learn, asked = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
         shares = targets[learn].mean(axis=0)
         assert found["majority"].held_out[asked] == pytest.approx(np.tile(shares, (len(asked), 1)))
