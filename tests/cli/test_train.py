@@ -13,6 +13,7 @@ from graphcl.cli.main import run
 from graphcl.cli.train import parse_bytes
 from graphcl.errors import ParameterError, RunError
 from graphcl.estimator.model import GraphCL
+from graphcl.evaluation import folds
 from graphcl.evaluation.probe import linear_probe
 from graphcl.partitioned.embeddings import open_shards, type_shards
 from graphcl.tabular.build import build_store
@@ -120,7 +121,10 @@ def test_a_graph_without_edges_trains(folder, capsys, arrays):
 def test_a_labelled_graph_without_a_split_says_what_it_did(folder, capsys, arrays):
     np.savez("free.npz", **{key: arrays[key] for key in ("edge_index", "x", "y")})
     assert run(["train", "free.npz", *QUICK]) == 0
-    assert "60 labelled nodes, each held out in one of 10 folds" in capsys.readouterr().out
+    assert (
+        f"60 labelled nodes, each held out in one of {folds.MORE_FOLDS} folds"
+        in capsys.readouterr().out
+    )
 
 
 def test_an_existing_run_is_kept_unless_told_otherwise(trained, capsys):
