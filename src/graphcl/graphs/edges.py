@@ -143,9 +143,8 @@ def _ends(edge_index: Any, sources: tuple[str, int], targets: tuple[str, int]) -
         f"edge_index: node numbers must be integers; got dtype {edges.dtype}",
     )
     for row, end, (kind, count) in ((0, "source", sources), (1, "target", targets)):
-        wrong = np.flatnonzero((edges[row] < 0) | (edges[row] >= count))
-        if len(wrong):
-            place, node = int(wrong[0]), edges[row, wrong[0]]
+        for place in np.flatnonzero((edges[row] < 0) | (edges[row] >= count))[:1]:
+            node = edges[row, place]
             raise GraphError(
                 f"edge_index: the {end} of edge {place} is {kind} {node}, but the nodes of type "
                 f"{kind!r} are 0 to {count - 1}"
@@ -169,15 +168,11 @@ def _weights(weight: Any, count: int) -> Doubles:
         given.dtype.kind in "biuf", f"edge_weight: weights must be numbers; got dtype {given.dtype}"
     )
     values = given.astype(np.float64)
-    wrong = ~(np.isfinite(values) & (values > 0))
-    if wrong.any():
-        place = int(np.flatnonzero(wrong)[0])
+    for place in np.flatnonzero(~(np.isfinite(values) & (values > 0)))[:1]:
         raise GraphError(
             f"edge_weight: {given[place]} at edge {place}; weights are positive and finite"
         )
-    wrong = ~_in_range(values)
-    if wrong.any():
-        place = int(np.flatnonzero(wrong)[0])
+    for place in np.flatnonzero(~_in_range(values))[:1]:
         where = f"{given[place]} at edge {place}"
         raise GraphError(f"edge_weight: {where} is outside the range of float32; {_ADVICE}")
     return values
@@ -200,10 +195,9 @@ def _check_sums(indptr: Integers, indices: Integers, weight: Doubles) -> None:
     for ends in (np.repeat(np.arange(len(indptr) - 1), np.diff(indptr)), indices):
         # A node also has a self-loop with the mean weight of its edges: see `kernels.adjacency`.
         sums = np.bincount(ends, weight) * (1 + 1 / np.maximum(np.bincount(ends), 1))
-        wrong = np.flatnonzero(sums > _FLOAT32.max)
-        if len(wrong):
+        for node in np.flatnonzero(sums > _FLOAT32.max)[:1]:
             raise GraphError(
-                f"edge_weight: the weights of node {wrong[0]}'s edges add up to more than a "
+                f"edge_weight: the weights of node {node}'s edges add up to more than a "
                 f"float32 can represent; {_ADVICE}"
             )
 

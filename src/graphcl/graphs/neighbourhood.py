@@ -201,9 +201,8 @@ def new_nodes(
     counts = [len(some) for some in neighbours]
     own = np.repeat(np.arange(number), counts)
     other = np.concatenate(neighbours).astype(np.int64) if own.size else own
-    wrong = (other < 0) | (other >= size)
-    if wrong.any():
-        raise GraphError(f"{WHO}: neighbour {other[wrong][0]} of a graph of {size} nodes")
+    for node in other[(other < 0) | (other >= size)][:1]:
+        raise GraphError(f"{WHO}: neighbour {node} of a graph of {size} nodes")
     among, of_edges = _among(edges, number)
     weighted = weights is not None or of_edges is not None or graph.edge_weight is not None
     weight = _weights(weights, counts, of_edges, len(among)) if weighted else None
@@ -269,9 +268,8 @@ def _weights(given: Any, counts: list[int], of_edges: Any, edges: int) -> Floats
     among = np.ones(edges) if of_edges is None else of_edges
     values = np.concatenate([*parts, among, among])
     limits = np.finfo(np.float32)
-    wrong = ~((values >= limits.tiny) & (values <= limits.max))
-    if wrong.any():
-        raise GraphError(f"{WHO}: weight {values[wrong][0]}; weights are positive and finite")
+    for weight in values[~((values >= limits.tiny) & (values <= limits.max))][:1]:
+        raise GraphError(f"{WHO}: weight {weight}; weights are positive and finite")
     return values.astype(np.float32)
 
 

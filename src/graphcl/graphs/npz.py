@@ -187,9 +187,7 @@ def _split(
         edges.ndim == 2 and len(edges) == 2,
         f"{path}: relation {name!r}: expected [2, edges]; got {edges.shape}",
     )
-    wrong = (edges < 0) | (edges >= len(place))
-    if wrong.any():
-        end, edge = (int(index) for index in np.argwhere(wrong)[0])
+    for end, edge in np.argwhere((edges < 0) | (edges >= len(place)))[:1]:
         raise GraphError(
             f"{path}: relation {name!r}: edge {edge} names node {edges[end, edge]}, but the nodes "
             f"are 0 to {len(place) - 1}"

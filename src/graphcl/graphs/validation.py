@@ -138,14 +138,12 @@ def labels(
         labels = np.where(np.isnan(labels).all(axis=1, keepdims=True), -1, labels)
     with np.errstate(invalid="ignore"):  # a NaN, which is refused below
         whole = labels.astype(np.int64, copy=True)
-    if labels.dtype.kind == "f" and not np.array_equal(whole, labels):
-        place = tuple(int(index) for index in np.argwhere(whole != labels)[0])
+    for place in map(tuple, np.argwhere(whole != labels)[:1]):
         raise GraphError(f"y: {labels[place]} at node {place[0]} is not a class number")
     wrong = whole < -1
     if labels.ndim == 2:
         wrong = ((whole < 0) | (whole > 1)) & (whole != -1).any(axis=1, keepdims=True)
-    if wrong.any():
-        place = tuple(int(index) for index in np.argwhere(wrong)[0])
+    for place in map(tuple, np.argwhere(wrong)[:1]):
         expected = "−1 (unlabelled) or more"
         if labels.ndim == 2:
             expected = "0 or 1, and −1 in the whole row of an unlabelled node"
@@ -231,8 +229,8 @@ def as_numbers(values: Iterable[Any], owner: str) -> Array:
         found = np.array([float(one) for one in values], np.float64)
     except (TypeError, ValueError) as error:
         raise GraphError(f"{owner}: a label is not a number ({error})") from None
-    if not np.isfinite(found).all():
-        raise GraphError(f"{owner}: {found[~np.isfinite(found)][0]} is not a number")
+    for wrong in found[~np.isfinite(found)][:1]:
+        raise GraphError(f"{owner}: {wrong} is not a number")
     return found
 
 
@@ -326,9 +324,8 @@ def _mask(mask: Any, num_nodes: int, name: str) -> Booleans | None:
         given.dtype.kind in "iu" or not given.size,
         f"{name}: expected booleans or node numbers; got dtype {given.dtype}",
     )
-    wrong = (given < 0) | (given >= num_nodes)
-    if wrong.any():
-        raise GraphError(f"{name}: node {given[wrong][0]} is not among 0 to {num_nodes - 1}")
+    for node in given[(given < 0) | (given >= num_nodes)][:1]:
+        raise GraphError(f"{name}: node {node} is not among 0 to {num_nodes - 1}")
     chosen = np.zeros(num_nodes, dtype=np.bool_)
     chosen[given.astype(np.int64)] = True
     return chosen

@@ -219,9 +219,8 @@ class Ids:
                 error,
             )
             return np.flatnonzero(given)
-        wrong = given[(given < 0) | (given >= self.size)]
-        if len(wrong):
-            raise error(f"{owner}: no row {wrong[0]} among {self.size} nodes")
+        for row in given[(given < 0) | (given >= self.size)][:1]:
+            raise error(f"{owner}: no row {row} among {self.size} nodes")
         return given.astype(np.int64)
 
     @cached_property

@@ -302,8 +302,7 @@ def _check_csr(
 ) -> None:
     for start in range(0, len(indptr) - 1, _SCAN):
         part = indptr[start : start + _SCAN + 1]
-        if (part[1:] < part[:-1]).any():
-            row = start + int(np.argmax(part[1:] < part[:-1]))
+        for row in start + np.flatnonzero(part[1:] < part[:-1])[:1]:
             raise StoreError(f"{where}: {pointers} decreases at row {row}; the store is damaged")
     _check_range(where, columns, indices, limit)
 
