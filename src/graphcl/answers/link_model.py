@@ -15,11 +15,12 @@ with unit vectors :math:`\hat z`: customers like those who bought it, and produc
 she bought. A node without edges of the relation adds 0.
 
 The model is learned from pairs of the graph itself. Some linked pairs are removed with all that
-joins them, and the rest is embedded again by the same encoder. So nothing that is known of a removed pair comes from its own edge, as nothing does of a
-pair whose link is missing. A logistic regression on the columns below, their squares and products
-then tells removed pairs (u, v) from pairs (u, w) that are not linked. Among these are few of those
-that rank high, so the best pairs by each thing alone are added, in a graph that is not too large:
-each with the weight that it has among all pairs.
+joins them, and the rest is embedded again by the same encoder. So nothing that is known of a
+removed pair comes from its own edge, as nothing does of a pair whose link is missing. A logistic
+regression on the columns below, their squares and products then tells removed pairs (u, v) from
+pairs (u, w) that are not linked. Among these are few of those that rank high, so the best pairs by
+each thing alone are added, in a graph that is not too large: each with the weight that it has among
+all pairs.
 
 With unit vectors :math:`\hat z`, the targets :math:`O_u` that u has, the sources :math:`I_v` that v
 has, and within one type the neighbours :math:`N` in either direction:
