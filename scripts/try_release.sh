@@ -24,4 +24,5 @@ place = pathlib.Path(graphcl.__file__)
 assert "site-packages" in place.parts, f"not the wheel's: {place}"
 print(f"graphcl {graphcl.__version__} from its wheel")
 P
-"$room/venv/bin/python" -m pytest -q tests/cli/test_every_graph.py
+# Without the options of pyproject.toml, which are for several processes.
+"$room/venv/bin/python" -m pytest -q -o addopts=--import-mode=importlib tests/cli/test_every_graph.py
