@@ -119,6 +119,16 @@ class TestKernels:
             for ours, theirs in zip(found, expected, strict=True):
                 assert float((ours - theirs).norm()) <= 5e-3 * float(theirs.norm()) + 1e-7
 
+    @pytest.mark.parametrize("dim", [100, 140])
+    def test_large_batches_compute_the_gradient_in_the_backward_pass(
+        self, dim: int, monkeypatch: pytest.MonkeyPatch
+    ):
+        h1, h2 = two_views(200, dim, 0.5, device=DEVICE)
+        small = fused(h1, h2, 0.1, "bf16")
+        monkeypatch.setattr(sys.modules["graphcl.losses.nt_xent"], "ROWS", 0)
+        for ours, theirs in zip(fused(h1, h2, 0.1, "bf16"), small, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-9)
+
     @pytest.mark.parametrize(
         ("num_nodes", "precision", "temperature"),
         [(130, "bf16", 0.5), (130, "tf32", 0.5), (130, "float32", 0.01), (200, "bf16", 0.5)],

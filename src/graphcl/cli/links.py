@@ -190,8 +190,7 @@ def _give(
         "best": [],
     }
     if not given:
-        rows = records(found.columns(), slice(0, KEPT))
-        summary["best"] = [row | {"score": round(row["score"], 4)} for row in rows]
+        summary["best"] = _best(found)
         known = read_answers(folder).get("links", {})
         summary |= {"evaluation": known["evaluation"]} if "evaluation" in known else {}
     give_answer(
@@ -206,6 +205,11 @@ def _give(
         keep=not given,
         folder=folder,
     )
+
+
+def _best(found: "Links") -> list[dict[str, Any]]:
+    rows = records(found.columns(), slice(0, KEPT))
+    return [row | {"score": round(row["score"], 4)} for row in rows]
 
 
 def _keep_evaluation(

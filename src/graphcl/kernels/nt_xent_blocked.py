@@ -14,8 +14,8 @@ strip of own rows and the rows of another process contributes to the own rows on
 positive is never in it.
 
 Cosines are bounded, so :math:`E_{ij} = e^{s_{ij}/\tau}` stays within the range of floats for all
-but tiny temperatures. With :math:`r_i = e^{-\ell_i}` the gradient then needs one exponential per
-pair: :math:`P_{ij} + P_{ji} = E_{ij}(r_i + r_j)`.
+but tiny temperatures. With :math:`r_i = e^{-\ell_i}` the backward pass then needs one exponential
+per pair: :math:`P_{ij} + P_{ji} = E_{ij}(r_i + r_j)`.
 """
 
 import math
@@ -28,7 +28,7 @@ from graphcl.kernels.buffers import block_height
 
 STRIP_ROWS = 512  # large enough for fast products, small enough to stay in cache between passes
 CUDA_STRIP_ROWS = 4096  # on a GPU without Triton: enough work to hide the launches
-KEPT_BYTES = 256 * 2**20  # strips up to this total are kept for the gradient, else recomputed
+KEPT_BYTES = 256 * 2**20  # strips up to this total are kept for the backward pass, else recomputed
 STRIP_ELEMENTS = 1 << 26  # a strip of 10^6 columns is 64 rows high: 256 MB in float32
 
 
@@ -55,18 +55,19 @@ class BlockedPairs:
         h_2: embeddings of the second view.
         temperature: τ.
         others: how many rows the other processes have, together.
-        keep: whether the gradient will follow.
+        keep: whether a backward pass will follow.
     """
 
     def __init__(
         self, h_1: Tensor, h_2: Tensor, temperature: float, *, others: int = 0, keep: bool = False
     ) -> None:
-        dtype = h_1.dtype
+        half = h_1.dtype in (torch.float16, torch.bfloat16)
+        dtype = torch.float32 if half else h_1.dtype
         self.nodes, self._temperature = len(h_1), temperature
         self.rows = torch.empty(2 * len(h_1), h_1.shape[1], dtype=dtype, device=h_1.device)
         scales = []
         for part, h in zip(self.rows.chunk(2), (h_1, h_2), strict=True):
-            scales.append(inverse_norms(h))
+            scales.append(inverse_norms(h.to(dtype)))
             torch.mul(h, scales[-1].to(dtype), out=part)
         self._inverse_norm = torch.cat(scales)
         self._positives = torch.linalg.vecdot(*self.rows.chunk(2)).double() / temperature
@@ -87,6 +88,17 @@ class BlockedPairs:
     def shape(self, nodes: int) -> tuple[int, int]:
         """Returns the shape of `travelling` of a process with so many nodes."""
         return 2 * nodes, self.rows.shape[1]
+
+    def release(self) -> tuple[Tensor, ...]:
+        """Returns the tensors that the backward pass needs, and forgets all but the strips."""
+        kept = (self.rows, self._inverse_norm, self._weights, self._pulls)
+        self._sums = self._pulled = self._positives = self.rows.new_empty(0)
+        self.rows = self._inverse_norm = self._weights = self._pulls = self._sums
+        return kept
+
+    def restore(self, *kept: Tensor) -> None:
+        """Puts back what `release` returned."""
+        self.rows, self._inverse_norm, self._weights, self._pulls = kept
 
     def sum_own(self) -> None:
         """Adds the pairs of own rows to the sums."""

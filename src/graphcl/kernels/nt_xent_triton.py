@@ -112,6 +112,22 @@ class FusedPairs:
         """Returns the shape of `travelling` of a process with so many nodes."""
         return 2 * math.ceil(nodes / SIDE) * SIDE, self._depth * (2 if self._tile.split else 1)
 
+    def release(self) -> tuple[Tensor, ...]:
+        """Returns the tensors that the backward pass needs, and forgets all."""
+        kept = (
+            self.rows, self._operands, self._inverse_norm,
+            self._weights, self._pulls, self._peak,
+        )  # fmt: skip
+        self._sums = self._pulled = self._positives = self._inverse_norm.new_empty(0)
+        self.rows = self._operands = self._inverse_norm = self._sums
+        self._weights = self._pulls = self._peak = self._sums
+        return kept
+
+    def restore(self, *kept: Tensor) -> None:
+        """Puts back what `release` returned."""
+        self.rows, self._operands, self._inverse_norm, *rest = kept
+        self._weights, self._pulls, self._peak = rest
+
     def sum_own(self) -> None:
         """Adds the pairs of own rows to the sums."""
         rows = len(self.rows)

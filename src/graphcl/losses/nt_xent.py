@@ -14,7 +14,7 @@ from torch import Tensor
 from graphcl.distributed import ALONE, Share, gather_rows, max_over, other_tables, sum_over
 from graphcl.errors import ParameterError, demand, require
 from graphcl.kernels.nt_xent_blocked import BlockedPairs
-from graphcl.kernels.recording import Tensors, replay
+from graphcl.kernels.recording import ROWS, Tensors, replay
 from graphcl.settings import check_setting
 
 _DTYPES = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
@@ -94,7 +94,8 @@ def nt_xent(h1: Tensor, h2: Tensor, temperature: float = 0.5, *, precision: str 
     negatives. The M × M matrix is computed in tiles, and only kept if it is small.
 
     - Under `torch.autocast` nothing changes: `precision` alone decides.
-    - Under `torch.compile` it stands between two compiled graphs, and is not compiled itself.
+    - Under `torch.compile` it is one opaque operator, ``graphcl::nt_xent``, also with
+      ``fullgraph=True``. Its forward pass computes the gradient, too.
     - Under `DistributedDataParallel` each process calls it with its own rows, and these alone are
       its negatives: the loss of M / R nodes, not of the batch. `nt_xent_across` in this module has
       the negatives of all processes; the trainings of this package use it.
@@ -119,10 +120,12 @@ def nt_xent(h1: Tensor, h2: Tensor, temperature: float = 0.5, *, precision: str 
     same = h1.ndim == 2 and h1.shape == h2.shape and len(h1) > 0
     shapes = f"{tuple(h1.shape)} and {tuple(h2.shape)}"
     require(same, "nt_xent", "h1 and h2", "of one shape [M, d] with M > 0", shapes)
-    loss: Any = _loss
-    if torch.compiler.is_compiling():  # a compiler cannot look into the launches of kernels
-        loss = torch.compiler.disable(_loss)  # type: ignore[no-untyped-call]
-    return cast("Tensor", loss(h1, h2, temperature, precision, _Batch(len(h1))))
+    if torch.compiler.is_compiling():
+        wide = torch.float64 if h1.dtype == torch.float64 else torch.float32  # of loss and gradient
+        keep = torch.is_grad_enabled() and (h1.requires_grad or h2.requires_grad)
+        found = _compiled(h1.to(wide), h2.to(wide), float(temperature), precision, keep)
+        return cast("Tensor", found[0])
+    return _loss(h1, h2, temperature, precision, _Batch(len(h1)))
 
 
 def _check_inputs(h1: Tensor, h2: Tensor, temperature: float, precision: str) -> None:
@@ -225,20 +228,52 @@ class _NTXent(torch.autograd.Function):
         ctx: Any, h_1: Tensor, h_2: Tensor, temperature: float, precision: Any, batch: "_Batch"
     ) -> Tensor:
         keep = any(ctx.needs_input_grad)
-        arguments = ((h_1, h_2), temperature, precision, batch, keep)
-        found = None
-        if keep and precision and batch.share.world == 1:  # nothing waits for the host
-            found = replay(_loss_and_gradient, *arguments)
-        loss, *gradients = found or _loss_and_gradient(*arguments)
-        ctx.save_for_backward(h_1, h_2, *gradients)
-        return loss
+        ctx.gradient = keep and precision and batch.share.world == 1 and 2 * len(h_1) <= ROWS
+        if ctx.gradient:
+            # The launches of a small batch take longer than its arithmetic, longer still on
+            # autograd's own thread. Without a recording the gradient is computed here, too.
+            arguments = ((h_1, h_2), temperature, precision)
+            found = replay(_loss_and_gradient, *arguments) or _loss_and_gradient(*arguments)
+            ctx.save_for_backward(h_1, h_2, *found[1:])
+            return found[0]
+        with _own_precision(h_1):
+            others = 2 * (batch.num_nodes - len(h_1))
+            pairs = _pairs(h_1, h_2, temperature, precision, others=others, keep=keep)
+            tables = batch.tables(pairs)
+            pairs.sum_own()
+            for rank, table in tables:
+                pairs.sum_other(table, batch.nodes(rank))
+            terms = pairs.finish_sums()
+            loss = sum_over(terms.sum() / batch.num_nodes, batch.share)
+        if keep:
+            ctx.pairs, ctx.batch = pairs, batch
+            ctx.save_for_backward(h_1, h_2, *pairs.release())
+        return loss.to(torch.float64 if h_1.dtype == torch.float64 else torch.float32)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        h_1, h_2, *gradients = ctx.saved_tensors
+        h_1, h_2, *kept = ctx.saved_tensors
         with torch.no_grad():
-            found = tuple(gradient * grad for gradient in gradients)
+            found = (
+                tuple(d * grad for d in kept) if ctx.gradient else _pull(ctx, h_1, h_2, kept, grad)
+            )
         return (*_once(found, h_1, h_2, grad), None, None, None)
+
+
+def _pull(ctx: Any, h_1: Tensor, h_2: Tensor, kept: list[Tensor], grad: Tensor) -> Tensors:
+    """Returns the gradients, from what the forward pass kept."""
+    pairs, batch = ctx.pairs, ctx.batch
+    pairs.restore(*kept)
+    with _own_precision(grad):
+        weights = batch.gather(pairs.weights())
+        max_over(pairs.peak(), batch.share)
+        tables = batch.tables(pairs)
+        pairs.pull_own()
+        for rank, table in tables:
+            pairs.pull_other(table, weights[rank], batch.nodes(rank))
+        found: Tensors = pairs.gradient(h_1, h_2, grad, batch.num_nodes)
+        pairs.release()
+    return found
 
 
 class _Once(torch.autograd.Function):
@@ -263,34 +298,54 @@ def _once(gradients: Tensors, *origins: Tensor) -> Tensors:
     return cast("Tensors", _Once.apply(len(gradients), *gradients, *origins))  # type: ignore[no-untyped-call]
 
 
-def _loss_and_gradient(
-    h: tuple[Tensor, Tensor], temperature: float, precision: Any, batch: "_Batch", keep: bool
-) -> Tensors:
-    """Returns the loss and, to `keep` them, its gradients with respect to own rows.
+@torch.library.custom_op("graphcl::nt_xent", mutates_args=())
+def _compiled(
+    h_1: Tensor, h_2: Tensor, temperature: float, precision: str, keep: bool
+) -> tuple[Tensor, Tensor]:
+    """`_NTXent` of one process as a compiler sees it: the loss and, stacked, both gradients.
 
-    The gradients need the sums that the loss is made of; computed with it, nothing but they wait
-    for the backward pass. The launches of a small batch on a GPU take longer than its arithmetic,
-    longer still on autograd's own thread.
+    Only compiled code calls it: a first call imports PyTorch's compiler, which takes seconds.
     """
+    tiles = _tile_precision(h_1, precision)
+    if not keep:
+        loss = _NTXent.apply(h_1, h_2, temperature, tiles, _Batch(len(h_1)))  # type: ignore[no-untyped-call]
+        return loss, h_1.new_empty(2, 0, 0)
+    arguments = ((h_1, h_2), temperature, tiles)
+    loss, *gradients = replay(_loss_and_gradient, *arguments) or _loss_and_gradient(*arguments)
+    return loss, torch.stack(gradients)
+
+
+@_compiled.register_fake
+def _(h_1: Tensor, h_2: Tensor, *settings: Any) -> tuple[Tensor, Tensor]:  # noqa: ARG001
+    return h_1.new_empty(()), h_1.new_empty((2, *h_1.shape) if settings[-1] else (2, 0, 0))
+
+
+def _keep_gradients(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
+    ctx.save_for_backward(*inputs[:2], output[1])
+    ctx.set_materialize_grads(False)
+
+
+def _scale_gradients(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+    h_1, h_2, gradients = ctx.saved_tensors
+    with torch.no_grad():
+        found = tuple((gradients * grad).unbind())
+    return (*_once(found, h_1, h_2, grad), None, None, None)
+
+
+_compiled.register_autograd(_scale_gradients, setup_context=_keep_gradients)
+
+
+def _loss_and_gradient(
+    h: tuple[Tensor, Tensor], temperature: float, precision: Any
+) -> tuple[Tensor, ...]:
+    """Returns the loss of one process and its gradients, without autograd."""
     with _own_precision(h[0]):
-        others = 2 * (batch.num_nodes - len(h[0]))
-        pairs = _pairs(*h, temperature, precision, others=others, keep=keep)
-        tables = batch.tables(pairs)
+        pairs = _pairs(*h, temperature, precision, others=0, keep=True)
         pairs.sum_own()
-        for rank, table in tables:
-            pairs.sum_other(table, batch.nodes(rank))
-        terms = pairs.finish_sums()
-        loss = sum_over(terms.sum() / batch.num_nodes, batch.share)
+        loss = pairs.finish_sums().sum() / len(h[0])
         loss = loss.to(torch.float64 if h[0].dtype == torch.float64 else torch.float32)
-        if not keep:
-            return (loss,)
-        weights = batch.gather(pairs.weights())
-        max_over(pairs.peak(), batch.share)
-        tables = batch.tables(pairs)
         pairs.pull_own()
-        for rank, table in tables:
-            pairs.pull_other(table, weights[rank], batch.nodes(rank))
-        return loss, *pairs.gradient(*h, torch.ones_like(loss), batch.num_nodes)
+        return loss, *pairs.gradient(*h, torch.ones_like(loss), len(h[0]))
 
 
 @dataclass(frozen=True)
@@ -354,7 +409,7 @@ def nt_xent_across(
       next table travels while this one is multiplied;
     - computes its 2m rows of E = exp(s/τ) against all 2M columns, in tiles, and their sums;
     - gathers what the denominators of all rows are, 4 bytes each, and adds its part of the loss;
-    - receives the tables once more for the gradient. The gradient of its rows includes their
+    - receives the tables once more in the backward pass. The gradient of its rows includes their
       effect on the denominators of other rows, so no gradient is sent.
 
     It holds three tables of 2m·d numbers, and never its 2m × 2M matrix unless that is small. It
@@ -394,7 +449,5 @@ def nt_xent_across(
 
 def _loss(h1: Tensor, h2: Tensor, temperature: float, precision: str, batch: _Batch) -> Tensor:
     tiles = _tile_precision(h1, precision)
-    # Of 16 bits: a gradient might vanish in them before a caller's scale is applied to it.
-    h_1, h_2 = (h.float() if h.dtype.itemsize == 2 else h for h in (h1, h2))
-    loss = _NTXent.apply(h_1, h_2, float(temperature), tiles, batch)  # type: ignore[no-untyped-call]
+    loss = _NTXent.apply(h1, h2, float(temperature), tiles, batch)  # type: ignore[no-untyped-call]
     return cast("Tensor", loss)
