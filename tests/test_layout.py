@@ -22,7 +22,6 @@ ELSEWHERE = {
     "devices.py": "cli/test_main.py",
     "exporting/__init__.py": "test_run.py",
     "runs/graph.py": "cli/test_run_graphs.py",
-    "answers/pair_scores.py": "answers/test_linking.py",
     "cli/answers.py": "cli/test_predict.py",
     "encoders/paper.py": "encoders/test_encoders.py",
     "settings.py": "recipes/test_recipe.py",

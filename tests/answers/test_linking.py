@@ -3,8 +3,8 @@ import pytest
 from numpy.linalg import norm
 
 import graphcl
+from graphcl.answers.link_model import RelationScores
 from graphcl.answers.linking import ModelScores, evaluate_links, links
-from graphcl.answers.pair_scores import RelationScores
 from graphcl.errors import GraphCLError, GraphError
 from graphcl.estimator.model import GraphCL
 from graphcl.evaluation.links import hold_out_edges
@@ -35,7 +35,7 @@ def test_the_best_missing_links_are_those_of_brute_force(graph, z, monkeypatch):
     np.testing.assert_allclose(
         found.scores, [cosine(z, *pair) for pair in expected[:40]], rtol=1e-4
     )
-    monkeypatch.setattr("graphcl.answers.pair_scores._BLOCK_PAIRS", 7 * 60)
+    monkeypatch.setattr("graphcl.answers.link_model._BLOCK_PAIRS", 7 * 60)
     small = links(z, graph=graph, k=40, by="embeddings")
     np.testing.assert_array_equal(small.pairs, found.pairs)
     assert len(links(z, graph=graph, k=10**6, by="embeddings")) == len(expected)
@@ -63,7 +63,7 @@ def test_a_large_graph_is_searched_by_an_index(graph, z, monkeypatch):
     assert len(set(map(tuple, found.pairs.tolist())) & set(expected)) >= 18
     assert (np.diff(found.scores) <= 0).all()
     assert set(map(tuple, found.pairs.tolist())) <= set(absent(graph))
-    monkeypatch.setattr("graphcl.answers.pair_scores.EXACT_ROWS", 10)
+    monkeypatch.setattr("graphcl.answers.link_model.EXACT_ROWS", 10)
     built = links(z, graph=graph, k=20, by="embeddings")
     assert len(set(map(tuple, built.pairs.tolist())) & set(expected)) >= 18
 
@@ -162,7 +162,7 @@ def test_links_by_common_neighbours_are_those_of_plain_sets(graph, by, monkeypat
     pairs = [(u, v) for u in range(60) for v in range(u + 1, 60) if v not in near[u]]
     expected = sorted((score(u, v) for u, v in pairs), reverse=True)[:20]
     whole = links(None, graph=graph, k=20, by=by)
-    monkeypatch.setattr("graphcl.answers.pair_scores._BLOCK_PAIRS", 100)  # block by block
+    monkeypatch.setattr("graphcl.answers.link_model._BLOCK_PAIRS", 100)  # block by block
     found = links(None, graph=graph, k=20, by=by)
     np.testing.assert_array_equal(found.pairs, whole.pairs)
     np.testing.assert_allclose(found.scores, expected)

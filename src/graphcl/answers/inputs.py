@@ -31,6 +31,8 @@ from graphcl.store.header import is_divided, read_store
 if TYPE_CHECKING:
     from graphcl.tabular.originals import Original
 
+MOST_CLASSES = 50  # if nearly every node has a class of its own
+
 
 def graph_of(graph: Any) -> Any:
     """Returns a graph, also from PyG or NetworkX; of a path of parts, its nodes alone.
@@ -163,9 +165,6 @@ def columns_of_run(
     except GraphCLError as error:
         why = f"of the columns of nodes nothing is known: {error}"
     return originals(nodes), why
-
-
-MOST_CLASSES = 50  # if nearly every node has a class of its own
 
 
 @dataclass(frozen=True, eq=False)

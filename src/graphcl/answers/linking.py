@@ -14,10 +14,11 @@ import numpy as np
 from scipy.special import expit
 
 from graphcl.answers.inputs import chosen_rows, embeddings_of, graph_of, ids_of
-from graphcl.answers.link_model import LinkModel, PairColumns
-from graphcl.answers.pair_scores import (
+from graphcl.answers.link_model import (
     CosineScores,
+    LinkModel,
     NeighbourScores,
+    PairColumns,
     RelationScores,
     best_pairs,
 )
@@ -141,7 +142,7 @@ def links(
         rows: instead of `nodes`: row numbers, a range or a mask.
         k: number of missing links.
         relation: of a typed graph: the name of the relation; not needed if it has one. Its scores
-            by embeddings are those of `graphcl.answers.pair_scores`.
+            by embeddings are those of `graphcl.answers.link_model`.
         by: ``model``, which is learned from the graph and weighs all that is known of a pair. Or
             one thing alone: ``embeddings``, whose cosine is the score; ``common_neighbours`` or
             ``adamic_adar``, which are of a plain graph, and need no embeddings: `source` may be

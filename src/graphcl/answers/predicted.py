@@ -36,6 +36,10 @@ from graphcl.graphs.validation import is_labelled
 MOST_EXPLAINED = 10_000  # nodes; the first ones of a ranking
 NAMED = 3  # columns, and labelled nodes
 _BLOCK = 1024
+TOP_SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
+LEAST_TOP = 5  # nodes; of fewer, a share says little
+OURS = "graphcl"
+BETTER = 0.01  # a rival's headline above ours by so much is worth a word
 
 
 @dataclass(frozen=True)
@@ -136,12 +140,6 @@ def _columns(
         most = np.argsort(-np.abs(effect), kind="stable")[:NAMED]
         found.append(tuple((names[one], float(effect[one])) for one in most if effect[one]))
     return found
-
-
-TOP_SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
-LEAST_TOP = 5  # nodes; of fewer, a share says little
-OURS = "graphcl"
-BETTER = 0.01  # a rival's headline above ours by so much is worth a word
 
 
 @dataclass(frozen=True, repr=False)

@@ -190,7 +190,8 @@ def _give(
         "best": [],
     }
     if not given:
-        summary["best"] = _best(found)
+        rows = records(found.columns(), slice(0, KEPT))
+        summary["best"] = [row | {"score": round(row["score"], 4)} for row in rows]
         known = read_answers(folder).get("links", {})
         summary |= {"evaluation": known["evaluation"]} if "evaluation" in known else {}
     give_answer(
@@ -205,11 +206,6 @@ def _give(
         keep=not given,
         folder=folder,
     )
-
-
-def _best(found: "Links") -> list[dict[str, Any]]:
-    rows = records(found.columns(), slice(0, KEPT))
-    return [row | {"score": round(row["score"], 4)} for row in rows]
 
 
 def _keep_evaluation(

@@ -358,7 +358,9 @@ def _fit(
         for part, some in enumerate(each):  # by the terms of every part, without its nodes
             mine = held.part == part
             found[mine] = average(some, held.scores[:, mine], held.shares[mine], several)
-        if around is not None and _is_bounded(around, division, targets):
+        jobs = len(division.parts) + 2 * len(division.pairs)  # each takes its time
+        values = 0 if around is None else jobs * around.means.shape[0] * targets.shape[1]
+        if around is not None and values <= MOST_VALUES:
             hop_shares, found = _smooth_folds(
                 around, division, each, fits, prepare, targets, several
             )
@@ -400,12 +402,6 @@ def _mean_of_rows(found: Array, rows: Array, count: int) -> Array:
     np.add.at(times, rows, 1)
     with np.errstate(invalid="ignore"):
         return np.asarray(means / times[:, None])
-
-
-def _is_bounded(around: Around, division: Division, targets: Array) -> bool:
-    """Returns whether smoothing can be tried in a bounded time."""
-    jobs = len(division.parts) + 2 * len(division.pairs)
-    return bool(jobs * around.means.shape[0] * targets.shape[1] <= MOST_VALUES)
 
 
 def _smooth_folds(

@@ -50,6 +50,14 @@ LARGEST = 5
 MOST_TEXT = 160  # characters of a cell
 
 DAMAGED = (KeyError, TypeError, ValueError, AttributeError, IndexError)  # or of another version
+MAP_NODES = 200_000  # drawn at most; a larger graph is sampled
+SCORED_NODES = 200_000  # labelled nodes that the probe sees at most
+LEFT_OUT = "What is measured on edges is left out: it needs the whole graph in memory."
+INDEX_DIMENSIONS = 64  # principal components in which a large map searches neighbours
+
+AnyGraph = Graph | GraphCollection
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,16 +185,6 @@ def _largest(one: Original) -> list[str]:
         ", ".join(f"{one.items[item]} = {one.values[row, item]:.3g}" for item in some)
         for row, some in enumerate(best)
     ]
-
-
-MAP_NODES = 200_000  # drawn at most; a larger graph is sampled
-SCORED_NODES = 200_000  # labelled nodes that the probe sees at most
-LEFT_OUT = "What is measured on edges is left out: it needs the whole graph in memory."
-INDEX_DIMENSIONS = 64  # principal components in which a large map searches neighbours
-
-AnyGraph = Graph | GraphCollection
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)

@@ -57,6 +57,11 @@ LISTED_COLUMNS = 10
 WIDTH, HEIGHT = 420, 230
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 10, 30
 MOST_POINTS = 400  # drawn per curve; a chart is about as many units wide
+MOST_BYTES = 10_000_000
+COLUMN_BYTES = 4_000_000  # of the user's columns
+FEW = 20_000  # nodes, of which numbers have all digits
+SKEW = 20  # a number whose largest is so many times its median is skewed
+NEIGHBOURS_SHOWN = (10, 8, 6, 4, 3)  # per node; tried in turn until the page is small enough
 
 
 def fill(template: str, **given: Any) -> str:
@@ -161,13 +166,6 @@ PAGES.globals |= {
     "most_rows": MOST_ROWS,
     "zip": zip,
 }
-
-
-MOST_BYTES = 10_000_000
-COLUMN_BYTES = 4_000_000  # of the user's columns
-FEW = 20_000  # nodes, of which numbers have all digits
-SKEW = 20  # a number whose largest is so many times its median is skewed
-NEIGHBOURS_SHOWN = (10, 8, 6, 4, 3)  # per node; tried in turn until the page is small enough
 
 
 def render(contents: Contents) -> str:

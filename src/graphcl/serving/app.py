@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -201,7 +201,8 @@ class _Service:
     ) -> None:
         self._current, self._bounds, self._counts = current, bounds, counts
         self._token, self._page = token, page
-        self._inner, self._latest = inner, _Version(inner, current.served, bounds, counts)
+        # That of the version that answers is kept.
+        self._version_of = lru_cache(1)(lambda served: _Version(inner, served, bounds, counts))
         threads = max(1, min(THREADS, (os.cpu_count() or 1) // workers))
         self._threads = ThreadPoolExecutor(threads, "answer", initializer=_one_core)
         self._room = threading.BoundedSemaphore(threads + bounds.waiting)
@@ -211,10 +212,7 @@ class _Service:
     @property
     def _version(self) -> "_Version":
         """What answers a request that begins now."""
-        if self._latest.served is not self._current.served:
-            served = self._current.served
-            self._latest = _Version(self._inner, served, self._bounds, self._counts)
-        return self._latest
+        return self._version_of(self._current.served)
 
     async def answer(self, name: str, request: Request) -> Response:
         """Reads a body, does the work in a thread and sends JSON or Arrow."""

@@ -198,18 +198,20 @@ def _example(column: Column) -> Any:
     return {DATE: "2026-05-17", DURATION: "3 days"}.get(column.kind, "some words")
 
 
+_TYPES = {  # of a value in JSON, by the kind of its column; of others, text
+    NUMBER: ["number", "boolean", "string", "null"],
+    CATEGORY: ["string", "number", "boolean", "null"],
+}
+
+
 def _column(column: Column) -> dict[str, Any]:
     """Returns the schema of a column of the training's table; null is a missing value."""
-    about = {"description": column.describe()}
-    if column.kind == NUMBER:
-        return {"type": ["number", "boolean", "string", "null"], **about}
     if column.kind == VECTOR:
         width = len(column.features)
         numbers = {"type": "array", "items": {"type": "number"}}
         return {"oneOf": [{**numbers, "minItems": width, "maxItems": width}, {"type": "null"}]}
-    if column.kind == CATEGORY:
-        return {"type": ["string", "number", "boolean", "null"], **about}
-    return {"type": ["string", "null"], **about}
+    types = _TYPES.get(column.kind, ["string", "null"])
+    return {"type": types, "description": column.describe()}
 
 
 def column_schema(preparation: Preparation | None) -> dict[str, Any] | None:

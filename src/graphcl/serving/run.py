@@ -18,8 +18,8 @@ import numpy as np
 from graphcl.answers.evidence import embedding_parts
 from graphcl.answers.inputs import KnownLabels, known_labels
 from graphcl.answers.learning import Learned, learn
+from graphcl.answers.link_model import CosineScores
 from graphcl.answers.linking import ModelScores
-from graphcl.answers.pair_scores import CosineScores
 from graphcl.answers.predicted import explain
 from graphcl.answers.similar import nearest_without, stored_index
 from graphcl.arrays import Array
