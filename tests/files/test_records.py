@@ -103,6 +103,7 @@ def test_pairs_are_found_by_name_or_else_taken_in_order(tmp_path):
         ("a.csv", b"", "is empty"),
         ("a.csv", b"id\n1\n", "needs two columns"),
         ("a.csv", b"who,what,when\n1,2,3\n", "needs the columns id and label; found 'who', 'what'"),
+        ("a.csv", b"0,Art\n8,Law\n", "must name the columns, id and label; found '0' and 'Art'"),
         ("a.csv", b"id,label\n1\n", "line 2 has 1 cells; the header 2"),
         ("a.csv", b"id,label\n\xff\xfe,1\n", "not a table in UTF-8"),
         ("a.csv", b'id,label\n"1,2\n', "not a table in UTF-8"),

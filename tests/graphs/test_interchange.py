@@ -54,6 +54,8 @@ def test_networkx_names_features_and_labels():
 
 
 def test_networkx_scalar_features_given_features_and_errors():
+    with pytest.raises(GraphError, match="from_networkx: zero nodes"):
+        Graph.from_networkx(networkx.Graph(), features="structural")
     path = networkx.path_graph(3)
     with pytest.raises(GraphError, match="no features"):
         Graph.from_networkx(path)

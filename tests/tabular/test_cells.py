@@ -155,6 +155,16 @@ def test_a_plain_table_is_as_before():
     assert days(graph) == [0, 1, 2]
 
 
+def test_a_point_that_may_part_thousands_is_said():
+    nodes = "id,a,b,c\n1,30,1.125,0.500\n2,1.020,1.250,1.020\n3,990,2.400,7\n"
+    graph, report = tables(nodes)
+    assert np.allclose(graph.x[:, 0], [30, 1.02, 990])
+    said = "n.csv: column 'a': 1.020 is read as a number with a decimal point; if it parts "
+    assert [note for note in report.notes if "parts" in note] == [f"{said}thousands: decimal=','"]
+    graph, _ = tables("id,a\n1,30\n2,1.020\n3,990\n", decimal=",")
+    assert graph.x[:, 0].tolist() == [30, 1020, 990]
+
+
 def test_codes_that_are_read_as_numbers_are_said():
     nodes = "id,zip,age,size\n1,01234,5,00.5\n2,90210,6,1.5\n3,560,7,2\n"
     graph, report = tables(nodes)

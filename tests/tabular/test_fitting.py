@@ -167,3 +167,11 @@ def test_inductive_statistics_are_of_training_rows():
     for name, array in graph.preparation.arrays.items():
         assert np.array_equal(array, again.preparation.arrays[name])
     assert day.high == pytest.approx(368 / 365.2425)
+
+
+def test_numbers_that_lie_too_close_together_for_float32_are_said():
+    write("e.csv", "source,target\n1,2\n")
+    write("n.csv", "id,at,year,one\n1,1700000001,2020,7\n2,1700000050,2021,7\n")
+    _, report = load_tables("e.csv", TableOptions(nodes="n.csv"))
+    said = "'at': numbers from 1700000001 to 1700000050 are rounded to multiples of 128"
+    assert [said in note for note in report.notes if "rounded" in note] == [True]

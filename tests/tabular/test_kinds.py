@@ -94,6 +94,22 @@ def test_vectors_are_their_numbers():
     assert report.column_features == ["v[0]", "v[1]"]
 
 
+def test_lists_that_are_no_vectors_are_named():
+    for column in ([[[1.0]], [[2.0]]], [[{"a": 1}], [{"a": 2}]]):
+        pyarrow.parquet.write_table(pyarrow.table({"id": [0, 1], "v": column}), "n.parquet")
+        with pytest.raises(
+            TableError, match=r"column 'v' is .*; leave the column out with"
+        ) as error:
+            read("n.parquet")
+        assert error.value.fix == (("ignore", "v"),)
+
+
+def test_nanoseconds_with_a_time_zone():
+    times = pyarrow.array([0, 86_400 * 10**9], pyarrow.timestamp("ns", "Europe/Oslo"))
+    pyarrow.parquet.write_table(pyarrow.table({"id": [0, 1], "t": times}), "n.parquet")
+    assert np.allclose(read("n.parquet")[0].x[:, 0], [0, 1 / 365.2425])
+
+
 def test_text_with_few_values_is_a_category_and_other_text_is_not():
     rows = [f"{n},{'ab'[n % 2]}" for n in range(6)]
     graph, _ = read(csv("id,c", *rows))

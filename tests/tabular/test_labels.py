@@ -151,3 +151,35 @@ def test_a_number_of_one_type():
     graph, _ = load_tables(None, options)
     assert graph.labelled_type == "house"
     assert graph.nodes["house"].y.tolist() == [1.5, 2.5]
+
+
+@pytest.mark.parametrize(
+    ("cells", "y", "names"),
+    [
+        (("0", "NA", "1", "nan"), [0, -1, 1, -1], ()),
+        (("none", "x", "NA", "x"), [1, 2, 0, 2], ("NA", "none", "x")),
+        (("007", "010", "", "007"), [0, 1, -1, 0], ("007", "010")),  # codes
+    ],
+)
+def test_words_for_no_value_are_no_class_beside_numbers_and_codes_keep_their_zeros(cells, y, names):
+    rows = "".join(f"{row},5,{cell}\n" for row, cell in enumerate(cells, 1))
+    graph, report = read("id,f,c\n" + rows, label="c")
+    assert graph.y.tolist() == y
+    assert graph.class_names == names
+    said = "'NA', 'none' in 'c' is a class; a node without a label has an empty cell"
+    assert any(said in note for note in report.notes) == ("none" in cells)
+
+
+def test_a_nan_of_a_typed_table_is_no_label():
+    column = pyarrow.array([1.5, float("nan"), 2.5, 1.5])
+    nodes = pyarrow.table({"id": [1, 2, 3, 4], "f": [1.0, 2, 3, 4], "c": column})
+    edges = pyarrow.table({"source": [1], "target": [2]})
+    graph, _ = load_tables(edges, TableOptions(nodes=nodes, label="c", label_kind="classes"))
+    assert graph.y.tolist() == [0, -1, 1, 0]
+
+
+def test_minus_one_is_no_label_and_that_is_said():
+    graph, report = read("id,f,c\n1,5,-1\n2,6,1\n3,7,1\n4,8,-1\n", label="c")
+    assert graph.y.tolist() == [-1, 0, 0, -1]
+    said = "-1 in 'c' is no label: 2 nodes without one; if it is a class, give it a name"
+    assert any(said in note for note in report.notes)

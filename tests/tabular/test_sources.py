@@ -289,6 +289,11 @@ def test_headers_are_guessed_or_given():
     write("names.csv", "ann,bob\nbob,eve\n")
     assert read_tables("names.csv", **STRUCTURAL).num_edges == 1
     assert read_tables("names.csv", header=False, **STRUCTURAL).num_edges == 2
+    write("again.csv", "ann,bob\nbob,eve\neve,ann\n")  # both names are those of nodes
+    assert read_tables("again.csv", **STRUCTURAL).num_edges == 3
+    assert read_tables("again.csv", header=True, **STRUCTURAL).num_edges == 2
+    write("blank.csv", "\n \nfrom,to\n\nx,y\n")
+    assert edges_of(read_tables("blank.csv", **STRUCTURAL)) == {("x", "y")}
     write("bom.csv", "\ufefffrom,to\nx,y\n")
     assert edges_of(read_tables("bom.csv", **STRUCTURAL)) == {("x", "y")}
 

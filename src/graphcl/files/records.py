@@ -212,6 +212,12 @@ def read_pairs(
     if not both and len(header) > 2:
         listed = ", ".join(map(repr, header[:8]))
         raise error(f"{path}: needs the columns {names[0]} and {names[1]}; found {listed}")
+    named = both or path.suffix == ".parquet" or not any(map(_is_number, header))
+    if not named:  # the first pair would be taken for names
+        raise error(
+            f"{path}: the first line must name the columns, {names[0]} and {names[1]}; found "
+            f"{header[0]!r} and {header[1]!r}"
+        )
     places = [header.index(name) for name in names] if both else [0, 1]
     first, second = (columns[place] for place in places)
     pairs = [(_text(a), _text(b)) for a, b in zip(first, second, strict=True)]
@@ -220,6 +226,14 @@ def read_pairs(
 
 def _text(value: Any) -> str:
     return "" if value is None else str(value)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _rows(path: Path, error: type[InvalidInputError]) -> tuple[list[str], list[Sequence[Any]]]:

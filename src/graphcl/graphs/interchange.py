@@ -219,6 +219,7 @@ def arrays_from_networkx(
         isinstance(graph, networkx.Graph),
         f"from_networkx: expected a networkx graph; got {_kind(graph)}",
     )
+    demand(len(graph), "from_networkx: zero nodes; a graph needs at least one")
     plain = node_type is None and relation is None and edge_features is None
     if features and (plain or not isinstance(features, str)):
         names = (features,) if isinstance(features, str) else features

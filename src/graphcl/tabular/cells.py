@@ -20,6 +20,7 @@ from graphcl.tabular.sources import Source
 MARKS = (",", ".")  # that may stand before decimals; the other one then parts thousands
 NO_VALUE = ("", "na", "n/a", "nan", "null", "none", "<na>", "-", "?")
 _NUMBERS = ("INT", "DOUBLE", "FLOAT", "DECIMAL", "BOOLEAN")
+_NESTED = ("STRUCT", "MAP", "UNION")
 _CLOCK = "'[0-9]{1,6}:[0-5][0-9](:[0-5][0-9](\\.[0-9]+)?)?'"
 _UNITS = "'([0-9.]+ *(days?|hours?|minutes?|mins?|seconds?|secs?|weeks?) *)+'"
 DATES = tuple(f"%{a}{mark}%{b}{mark}%Y" for mark in "/-" for a, b in (("d", "m"), ("m", "d")))
@@ -85,16 +86,19 @@ def plain(source: Source, name: str) -> str:
 
 def kind_of_type(kind: str) -> str:
     """Returns what a typed column is: number, date, duration, vector, text; or empty."""
-    if kind.endswith("]"):
-        return "vector" if any(word in kind for word in _NUMBERS[:-1]) else ""
+    if kind.endswith("]"):  # a list of numbers; not one of lists, or of STRUCT(a INTEGER)
+        of, plain_list = kind.rpartition("[")[0], not kind.startswith(_NESTED)
+        flat = plain_list and not of.endswith("]")
+        return "vector" if flat and any(word in of for word in _NUMBERS[:-1]) else ""
     if kind == "DATE" or kind.startswith("TIMESTAMP"):
         return "date"
     if kind == "INTERVAL":
         return "duration"
     if kind in ("VARCHAR", "UUID") or kind.startswith("ENUM"):
         return "text"
-    nested = kind.startswith(("STRUCT", "MAP", "UNION"))
-    return "number" if not nested and any(word in kind for word in _NUMBERS) else ""
+    return (
+        "number" if not kind.startswith(_NESTED) and any(word in kind for word in _NUMBERS) else ""
+    )
 
 
 def number(source: Source, name: str) -> str:
@@ -119,6 +123,8 @@ def date(source: Source, name: str) -> str:
     """Returns an SQL expression for seconds since 1970: NULL if it is missing or no date."""
     column, kind = quoted(name), source.columns[name]
     if kind_of_type(kind) == "date":
+        if kind == "TIMESTAMPTZ_NS":  # which few of DuckDB's functions take
+            column += "::TIMESTAMPTZ"
         return f"CASE WHEN isfinite({column}) THEN epoch({column}) END"
     form = source.dates.get(name)
     read = moment(f"trim({column})", form or "%d.%m.%Y")
@@ -201,19 +207,32 @@ def find_forms(
     return forms, problems
 
 
-def find_codes(duck: Duck, source: Source, names: Sequence[str]) -> dict[str, str]:
-    """Returns, of columns of whole numbers, those that look like codes, and an example: ``00560``.
+def find_odd_numbers(duck: Duck, source: Source, names: Sequence[str]) -> dict[str, str]:
+    """Returns what is to be said of columns that are read as plain numbers, but may be no such.
 
-    The first rows and columns are looked at.
+    Whole numbers may be codes, ``00560``. Beside whole numbers below a thousand, ``1.020`` may be
+    a thousand and twenty. The first rows and columns are looked at.
     """
     head = replace(source, relation=f"(FROM {source.relation} LIMIT {_CODES})")
-    code = "regexp_matches({0}, '^0[0-9]+$')"
-    tests = {"code": code, "whole": "regexp_matches({0}, '^[0-9]+$')"}
-    return {
-        name: _first(duck, head, name, code.replace("{0}", f"trim({quoted(name)})"))[1].strip()
-        for name, there, counts in _counts(duck, head, names[:_COLUMNS], tests)
-        if counts["code"] and counts["whole"] == there
+    tests = {
+        "code": "regexp_matches({0}, '^0[0-9]+$')",
+        "whole": "regexp_matches({0}, '^[0-9]+$')",
+        "parted": r"regexp_matches({0}, '^[+-]?[1-9][0-9]{0,2}\.[0-9]{3}$')",
+        "small": "regexp_matches({0}, '^[+-]?[0-9]{1,3}$')",
     }
+    found = {}
+    for name, there, counts in _counts(duck, head, names[:_COLUMNS], tests):
+        parted = 0 < counts["parted"] < there == counts["parted"] + counts["small"]
+        if not parted and not (counts["code"] and counts["whole"] == there):
+            continue
+        odd = tests["parted" if parted else "code"].replace("{0}", f"trim({quoted(name)})")
+        cell = _first(duck, head, name, odd)[1].strip()
+        said = f"{cell} is read as a number; if these are codes: {option('one_hot', name)}"
+        if parted:
+            point = f"{cell} is read as a number with a decimal point"
+            said = f"{point}; if it parts thousands: {option('decimal', ',')}"
+        found[name] = said
+    return found
 
 
 def _counts(

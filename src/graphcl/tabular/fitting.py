@@ -35,6 +35,7 @@ from graphcl.tabular.report import ColumnOutcome, Problem, Usual, listed, short
 from graphcl.tabular.sources import Source
 
 COPIED_COLUMNS = 200  # that a table of the session holds
+FEW_STEPS = 100  # of float32, between a column's least and greatest number, say little
 KINDS = (("one_hot", CATEGORY), ("text", TEXT), ("date", DATE))  # what options say columns are
 _FILLED = (NUMBER, DATE, DURATION)  # kinds whose missing values become the training's mean
 
@@ -206,11 +207,8 @@ class FitColumns(_Columns):
                 self._numbers = self._read_numbers(plain, self._training)
         columns, typos = self._look_at_numbers(plain)
         whole = [name for name in columns if name in texts and not self._source.decimals.get(name)]
-        for name, code in cells.find_codes(self._duck, self._source, whole).items():
-            self.notes.append(
-                f"{self._source.name}: column {name!r}: {code} is read as a number; if these are "
-                f"codes: {option('one_hot', name)}"
-            )
+        for name, odd in cells.find_odd_numbers(self._duck, self._source, whole).items():
+            self.notes.append(f"{self._source.name}: column {name!r}: {odd}")
         settled = {*columns, *self._void, *self._refused, *typos}
         dated = [one for one in texts if one not in settled and given.get(one, DATE) == DATE]
         self._find("date_format", dated)
@@ -261,7 +259,20 @@ class FitColumns(_Columns):
                 missing=absent,
                 decimal=self._source.decimals.get(name, ""),
             )
+            if facts.unfit[place] < 0:
+                self._note_close(columns[name])
         return columns, typos
+
+    def _note_close(self, column: Column) -> None:
+        """Says that numbers far from 0 lie so close together that a feature is hardly varied."""
+        low, high = column.low, column.high
+        step = float(np.spacing(np.float32(max(-low, high))))
+        if 0 < high - low < FEW_STEPS * step:
+            self.notes.append(
+                f"{self._source.name}: column {column.name!r}: numbers from {low:.17g} to "
+                f"{high:.17g} are rounded to multiples of {step:g}, as features are float32; "
+                f"subtract {low:.17g}, or leave the column out with {option('ignore', column.name)}"
+            )
 
     def _find(self, kind: str, names: Sequence[str]) -> bool:
         """Finds how columns are written, reads them so from now on, and says it.

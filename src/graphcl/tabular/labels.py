@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from graphcl.errors import GraphError, demand, option
 from graphcl.graphs.validation import is_number
-from graphcl.tabular.cells import absent, is_text, plain
+from graphcl.tabular.cells import NO_VALUE, absent, is_text, plain
 from graphcl.tabular.duck import Duck, literal, quoted
 from graphcl.tabular.report import short
 from graphcl.tabular.sources import Source
@@ -51,23 +51,31 @@ def read_labels(
 ) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
     """Returns a class number per row (−1 if there is none) and the names of the classes.
 
-    Integers 0 … C − 1 are the class numbers; other values are numbered in sorted order.
+    Integers 0 … C − 1 are the class numbers; other values are numbered in sorted order. Beside
+    integers, ``NA`` and the like are no label; among texts they may be a class, such as ``none``.
     """
     column = quoted(name)
-    empty = f"{column} IS NULL OR trim({column}::VARCHAR) = ''"
+    cell = f"trim({column}::VARCHAR)"
+    empty = f"{column} IS NULL OR {cell} = ''"
+    if source.columns[name] in ("FLOAT", "DOUBLE"):
+        empty += f" OR isnan({column})"
+    no_value = f"({empty}) OR lower({cell}) IN ({', '.join(map(literal, NO_VALUE))})"
     whole = f"TRY_CAST({column} AS BIGINT)"
     text_only = source.columns[name] == "VARCHAR" and not source.untyped
-    numbers, values, low, high = duck.row(
-        f"SELECT bool_and({whole} IS NOT NULL AND {whole} = TRY_CAST({column} AS DOUBLE)), "
+    # 007 is a code, which keeps its zeros.
+    plain_number = (
+        f"{whole} = TRY_CAST({column} AS DOUBLE) AND NOT regexp_matches({cell}, '^0[0-9]')"
+    )
+    there, numbers, values, low, high = duck.row(
+        f"SELECT count(*), bool_and(coalesce({plain_number}, false)) FILTER (NOT ({no_value})), "
         f"count(DISTINCT {whole}) FILTER ({whole} >= 0), "
         f"min({whole}), max({whole}) FROM node_rows WHERE NOT ({empty})",
         where=source.name,
     )
-    there = numbers is not None
     demand(there, f"{source.name}: {option('label')}: column {name!r} has no values")
     absent, order, kept = empty, f"{column}::VARCHAR", False
     if numbers and not text_only and low >= -1:
-        absent, order, kept = f"{empty} OR {whole} = -1", whole, high + 1 == values
+        absent, order, kept = f"{no_value} OR {whole} = -1", whole, high + 1 == values
     duck.run(
         "CREATE OR REPLACE TABLE classes AS SELECT c::VARCHAR AS name, "
         "row_number() OVER (ORDER BY c) - 1 AS number FROM "

@@ -346,14 +346,21 @@ def _kind(path: Path) -> str:
 
 
 def _read_csv(
-    path: Path, columns: Sequence[str], *, header: bool, zipped: bool, delimiter: str, quote: str
+    path: Path,
+    columns: Sequence[str],
+    *,
+    header: bool,
+    zipped: bool,
+    delimiter: str,
+    quote: str,
+    skip: int = 0,
 ) -> str:
     """Returns an SQL expression that reads every column of a file as text."""
     fields = ", ".join(f"{literal(name)}: 'VARCHAR'" for name in columns)
     return (
         f"read_csv({file_literal(path)}, auto_detect=false, columns={{{fields}}}, "
         f"delim={literal(delimiter)}, quote={literal(quote)}, escape={literal(quote)}, "
-        f"header={str(header).lower()}, compression='{'gzip' if zipped else 'none'}')"
+        f"header={str(header).lower()}, skip={skip}, compression='{'gzip' if zipped else 'none'}')"
     )
 
 
@@ -371,7 +378,8 @@ def _delimited(path: Path, *, header: bool | None, names: frozenset[str]) -> Sou
     """
     head, zipped = _head(path)
     words = _kind(path) not in (".csv", ".tsv")  # fields may be separated by spaces
-    lines = [line for line in re.split(r"\r?\n|\r", head) if line.strip()]
+    every = re.split(r"\r?\n|\r", head)
+    lines = [line for line in every if line.strip()]
     if words:
         lines = [line for line in lines if not line.startswith(("#", "%"))]
     demand(lines, f"{path}: is empty")
@@ -381,6 +389,7 @@ def _delimited(path: Path, *, header: bool | None, names: frozenset[str]) -> Sou
         named = any(field.strip().lower() in names for field in fields)
         header = named or not any(_NUMBER.fullmatch(field.strip()) for field in fields[:2])
         header = header and not words
+        header = header and (named or not _names_again(lines, delimiter))
     columns = tuple(
         field if header and field.strip() else f"column{place}"
         for place, field in enumerate(fields)
@@ -390,7 +399,8 @@ def _delimited(path: Path, *, header: bool | None, names: frozenset[str]) -> Sou
         once = name.lower() not in lowered[:place]
         demand(once, f"{path}: the header names column {name!r} twice")
     how: dict[str, Any] = {"header": header, "zipped": zipped}
-    relation = _read_csv(path, columns, delimiter=delimiter, quote='"', **how)
+    before = next(place for place, line in enumerate(every) if line.strip())  # empty lines
+    relation = _read_csv(path, columns, delimiter=delimiter, quote='"', skip=before, **how)
     if delimiter == " ":  # any run of spaces and tabs
         # DuckDB splits at one character only: read whole lines, and split them with a pattern.
         whole = _read_csv(path, ("line",), delimiter=_LINE, quote="", **how)
@@ -401,6 +411,17 @@ def _delimited(path: Path, *, header: bool | None, names: frozenset[str]) -> Sou
             "WHERE NOT starts_with(line, '#') AND NOT starts_with(line, '%')))"
         )
     return Source(str(path), relation, dict.fromkeys(columns, "VARCHAR"), untyped=True)
+
+
+def _names_again(lines: Sequence[str], delimiter: str) -> bool:
+    """Returns whether both names that a first line begins with are among the ends of later lines.
+
+    So it is in a list of edges without column names: ``alice,bob`` names two nodes.
+    """
+    rows = (line.split(delimiter, 2)[:2] for line in lines)
+    first = {field.strip() for field in next(rows)}
+    later = {field.strip() for row in rows for field in row}
+    return len(first) == 2 and first <= later
 
 
 def _head(path: Path) -> tuple[str, bool]:
