@@ -107,6 +107,7 @@ def test_class_names_of_a_table(folder, graph, capsys):
         (["runs/mine", "--labels", "strange.csv"], "no node has the id 'nobody'"),
         (["runs/mine", "--labels", "empty.csv"], "holds no label"),
         (["runs/mine", "--labels", "one.csv"], "no second class"),
+        (["runs/mine", "--labels", "unnamed.csv"], "must name the columns, id and label"),
         (["runs/mine", "--out", "x.txt"], "must end in .parquet, .csv or .json"),
         (["runs/mine", "--learn", "most"], "--learn must be all or train"),
     ],
@@ -116,6 +117,7 @@ def test_what_cannot_be_answered(trained, capsys, arguments, message):
     (folder / "strange.csv").write_text("id,label\nnobody,a\n")
     (folder / "empty.csv").write_text("id,label\n")
     (folder / "one.csv").write_text("id,label\nnode 1,a\n")
+    (folder / "unnamed.csv").write_text("node 1,a\nnode 2,b\nnode 3,a\n")
     assert message in fails(capsys, "predict", *arguments)
     assert not list(trained.glob("answer-*"))
 

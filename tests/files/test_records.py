@@ -97,6 +97,12 @@ def test_pairs_are_found_by_name_or_else_taken_in_order(tmp_path):
     assert read_pairs(tmp_path / "b.tsv", ("id", "label"), RunError) == [("Ada", "Maths")]
 
 
+def test_an_id_names_no_column(tmp_path):
+    (tmp_path / "a.csv").write_text("Ada,Maths\nBob,Art\n")
+    with pytest.raises(RunError, match="must name the columns, id and label; found 'Ada'"):
+        read_pairs(tmp_path / "a.csv", ("id", "label"), RunError, {"Ada", "Bob"}.__contains__)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

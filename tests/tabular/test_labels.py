@@ -183,3 +183,11 @@ def test_minus_one_is_no_label_and_that_is_said():
     assert graph.y.tolist() == [-1, 0, 0, -1]
     said = "-1 in 'c' is no label: 2 nodes without one; if it is a class, give it a name"
     assert any(said in note for note in report.notes)
+
+
+def test_classes_that_are_spelled_alike_are_said():
+    _, report = read("id,f,c\n1,5,Art\n2,6,art \n3,7,Law\n4,8,Art\n", label="c")
+    said = "nodes: classes in 'c' that differ in case or spaces alone: 'Art', 'art '"
+    assert said in report.notes
+    _, report = read("id,f,c\n1,5,Art\n2,6,Law\n", label="c")
+    assert not any("alone" in note for note in report.notes)

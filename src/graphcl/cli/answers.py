@@ -16,6 +16,7 @@ from graphcl.errors import RunError
 from graphcl.files.records import check_records_file, records, write_records
 from graphcl.run import Run
 from graphcl.runs.files import keep_answer
+from graphcl.store.columns import Ids
 from graphcl.tabular.options import TableOptions, counted
 
 if TYPE_CHECKING:
@@ -46,6 +47,12 @@ OverwriteOption = Annotated[bool, typer.Option(help="Replace an existing file.")
 def say(command: str) -> Callable[[str], None]:
     """Returns what prints a note of a command on stderr."""
     return lambda text: print(f"{command}: {text}", file=sys.stderr, flush=True)
+
+
+def has_node(run: Run) -> Callable[[str], bool]:
+    """Returns what says whether a run has a node of some id, whatever its type."""
+    types: list[str | None] = [*run.types] or [None]
+    return lambda text: any(Ids(run.nodes(one).ids).find([text])[0] >= 0 for one in types)
 
 
 def check_out(out: Path | None, *, overwrite: bool) -> None:

@@ -13,6 +13,7 @@ from graphcl.cli.answers import (
     check_out,
     first_rows,
     give_answer,
+    has_node,
     open_run,
     say,
 )
@@ -147,7 +148,9 @@ def links(
         judged = asked_of.evaluate_links(relation=relation, verbose=True, **how)
         _keep_evaluation(asked_of, judged, asked_of.relation(relation), as_json=as_json)
         return
-    wanted = None if pairs is None else read_pairs(pairs, ("source", "target"), RunError)
+    wanted: list[tuple[str, str]] | None = None
+    if pairs is not None:
+        wanted = read_pairs(pairs, ("source", "target"), RunError, has_node(asked_of))
     try:
         find: dict[str, Any] = {"relation": relation, "by": by, "k": k, "on_note": say("links")}
         found = asked_of.links(node or None, pairs=wanted, **find)

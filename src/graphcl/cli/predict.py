@@ -16,6 +16,7 @@ from graphcl.cli.answers import (
     check_out,
     first_rows,
     give_answer,
+    has_node,
     open_run,
     say,
 )
@@ -210,9 +211,14 @@ def _predicted(run: Run, file: Path | None, **how: Any) -> "Predictions | Estima
     """Returns what the run predicts from its labels, or from those in a file."""
     if file is None:
         return run.predict(**how)
+    from graphcl.graphs.validation import spelled_alike
+
     given: dict[str, list[str]] = {}
-    for name, label in read_pairs(file, ("id", "label"), RunError):
+    for name, label in read_pairs(file, ("id", "label"), RunError, has_node(run)):
         given.setdefault(name, []).append(label)
+    alike = spelled_alike(label for some in given.values() for label in some)
+    if alike:
+        say("predict")(f"classes that differ in case or spaces alone: {', '.join(alike)}")
     if not given:
         raise RunError(f"{file}: holds no label")
     several = any(len(set(some)) > 1 for some in given.values())

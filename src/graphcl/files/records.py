@@ -6,7 +6,7 @@ one type, so ids of several types are written as text. JSON is a list of objects
 
 import csv
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -188,7 +188,10 @@ def _plain(values: Any) -> list[Any]:
 
 
 def read_pairs(
-    path: Path, names: tuple[str, str], error: type[InvalidInputError]
+    path: Path,
+    names: tuple[str, str],
+    error: type[InvalidInputError],
+    is_id: Callable[[str], bool] = lambda _: False,
 ) -> list[tuple[str, str]]:
     """Returns two columns of a table as texts; rows with an empty cell are left out.
 
@@ -196,9 +199,11 @@ def read_pairs(
         path: a `.csv`, `.tsv` or `.parquet` file. A delimited file begins with column names.
         names: the two columns; if the file does not have both, and has two, these.
         error: what to raise.
+        is_id: whether a text is a node's id; such a text names no column.
 
     Raises:
-        InvalidInputError: of the type `error`: the file is missing, damaged, or too narrow.
+        InvalidInputError: of the type `error`: the file is missing, damaged, or too narrow, or its
+            first line names no columns.
     """
     if path.suffix not in READABLE:
         *most, last = READABLE
@@ -212,8 +217,8 @@ def read_pairs(
     if not both and len(header) > 2:
         listed = ", ".join(map(repr, header[:8]))
         raise error(f"{path}: needs the columns {names[0]} and {names[1]}; found {listed}")
-    named = both or path.suffix == ".parquet" or not any(map(_is_number, header))
-    if not named:  # the first pair would be taken for names
+    unnamed = any(map(_is_number, header)) or is_id(header[0])
+    if unnamed and not both and path.suffix != ".parquet":  # a pair would be taken for names
         raise error(
             f"{path}: the first line must name the columns, {names[0]} and {names[1]}; found "
             f"{header[0]!r} and {header[1]!r}"

@@ -200,6 +200,14 @@ def numbered_labels(
     return np.where(known, found, -1).astype(np.int64), tuple(names.tolist())
 
 
+def spelled_alike(names: Iterable[str]) -> list[str]:
+    """Returns, in quotes, the names that differ from another one in case or in spaces alone."""
+    groups: dict[str, list[str]] = {}
+    for name in sorted(set(names)):
+        groups.setdefault("".join(name.split()).casefold(), []).append(repr(name))
+    return [name for own in groups.values() if len(own) > 1 for name in own]
+
+
 def is_number(values: Array) -> bool:
     """Returns whether values, NaN where unknown, are a number to predict rather than classes.
 

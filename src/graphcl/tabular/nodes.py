@@ -13,7 +13,7 @@ import scipy.sparse
 
 from graphcl.errors import GraphError, counted, demand, option, require
 from graphcl.graphs.nodes import Nodes
-from graphcl.graphs.validation import FEW_VALUES, is_labelled
+from graphcl.graphs.validation import FEW_VALUES, is_labelled, spelled_alike
 from graphcl.store.columns import Names
 from graphcl.store.header import MASKS
 from graphcl.store.writer import ArrayWriter
@@ -562,6 +562,11 @@ class NumberedNodes:
             self.report.notes.append(
                 f"nodes: {listed(odd)} in {name!r} is a class; a node without a label has an "
                 "empty cell"
+            )
+        alike = spelled_alike(classes)
+        if alike:
+            self.report.notes.append(
+                f"nodes: classes in {name!r} that differ in case or spaces alone: {listed(alike)}"
             )
         count = self.duck.count(f"node_rows WHERE {column} IN ('-1', '-1.0')")
         if count and not {"-1", "-1.0"} & {one.strip() for one in classes}:
