@@ -5,11 +5,10 @@ Nothing here imports torch or a graph until an answer needs it: similar nodes ta
 
 from collections.abc import Callable
 from contextlib import suppress
-from copy import copy
 from dataclasses import replace
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -33,7 +32,7 @@ from graphcl.runs.nodes import (
     run_types,
     type_folder,
 )
-from graphcl.runs.versions import KEEP
+from graphcl.runs.versions import KEEP, of_one_version
 from graphcl.settings import LINKS_BY
 from graphcl.store.columns import Ids
 from graphcl.store.header import is_parts
@@ -49,21 +48,6 @@ if TYPE_CHECKING:  # each is imported by the answer that needs it
     from graphcl.opening import AnyGraph
     from graphcl.reporting.page import Page
     from graphcl.updating.run import Update
-
-Asked = TypeVar("Asked", bound=Callable[..., Any])
-
-
-def _of_one_version(asked: Asked) -> Asked:
-    """Lets an answer be of one version of a run, also if another comes into use meanwhile."""
-
-    @wraps(asked)
-    def answer(run: "Run", *args: Any, **options: Any) -> Any:
-        if run._version is None:
-            folder, run = run.folder, copy(run)
-            run._version = folder
-        return asked(run, *args, **options)
-
-    return cast("Asked", answer)
 
 
 class Run:
@@ -167,7 +151,7 @@ class Run:
         return GraphCL.load(self.folder, device=self.device).set_params(verbose=verbose)
 
     @property
-    @_of_one_version
+    @of_one_version
     def embeddings(self) -> Any:
         """The embeddings, ``[nodes, dim]``; of a graph with types, such rows by type.
 
@@ -250,7 +234,7 @@ class Run:
         named = (one for one in self.types if type_folder(self.folder, one) == folder)
         return next(named, None)
 
-    @_of_one_version
+    @of_one_version
     def rows(
         self, node_type: str | None = None, fits: Callable[[Nodes], bool] = lambda _: False
     ) -> tuple[Any, Nodes]:
@@ -284,7 +268,7 @@ class Run:
         keep_embeddings(self.folder, self.graph, device=self.device)
         return True
 
-    @_of_one_version
+    @of_one_version
     def predict(
         self,
         labels: Any = None,
@@ -326,7 +310,7 @@ class Run:
             how |= {"graph": graph, "parts": embedding_parts(config.recipe, graph.num_features)}
         return predict_nodes(z, own, labels, name=str(self.path), **how)
 
-    @_of_one_version
+    @of_one_version
     def cluster(
         self,
         count: int | None = None,
@@ -356,7 +340,7 @@ class Run:
         how: Any = {"method": method, "least": least, "seed": seed, "columns": columns}
         return replace(cluster(z, count, **how), ids=nodes.ids[:])
 
-    @_of_one_version
+    @of_one_version
     def neighbors(
         self,
         nodes: Any = None,
@@ -391,7 +375,7 @@ class Run:
             on_note(f"built an index of {counted(len(z), 'node')} ({why})")
         return find_neighbours(z, own.ids, places, k, index)
 
-    @_of_one_version
+    @of_one_version
     def links(
         self,
         nodes: Any = None,
@@ -438,7 +422,7 @@ class Run:
             return None
         return meant_relation(self.one_graph(), name)
 
-    @_of_one_version
+    @of_one_version
     def evaluate_links(
         self,
         *,
@@ -468,7 +452,7 @@ class Run:
             return evaluate_links(model, self.one_graph(), **how)
         return links_after(self.folder, model, after, **how)
 
-    @_of_one_version
+    @of_one_version
     def predict_later(
         self, after: Any, *, node_type: str | None = None, seed: int = 0, verbose: Any = None
     ) -> "Predictions":
@@ -478,7 +462,7 @@ class Run:
         model = self._new_model(verbose)
         return predict_after(self.folder, model, after, node_type=node_type, seed=seed)
 
-    @_of_one_version
+    @of_one_version
     def report(
         self,
         out: str | Path | None = None,

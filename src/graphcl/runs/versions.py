@@ -10,11 +10,13 @@ of the version before.
 import os
 import shlex
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from filelock import FileLock, Timeout
 
@@ -28,6 +30,8 @@ VERSIONS, CURRENT, LOCK = "versions", "current", ".lock"
 KEEP = 10  # versions beside the training
 GRAPH = "graph"  # the store in a version
 ABOUT = "version.json"  # when it was made, from what, and by which change
+
+Asked = TypeVar("Asked", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -253,3 +257,16 @@ def rollback(run: str | Path, version: int | None = None) -> int:
             version = made_from if made_from in older else older[-1]
         use_version(root, version)
     return version
+
+
+def of_one_version(asked: Asked) -> Asked:
+    """Lets an answer of a `Run` be of one version, also if another comes into use meanwhile."""
+
+    @wraps(asked)
+    def answer(run: Any, *args: Any, **options: Any) -> Any:
+        if run._version is None:
+            folder, run = run.folder, copy(run)
+            run._version = folder
+        return asked(run, *args, **options)
+
+    return cast("Asked", answer)
