@@ -92,6 +92,12 @@ class MissingExtraError(GraphCLError, ImportError):
         super().__init__(f"{feature} needs an extra: pip install 'graphcl[{extra}]'")
 
 
+def why_failed(error: OSError) -> str:
+    """Returns why a file could not be read or written, in words; NumPy gives two numbers alone."""
+    short = "" if error.strerror else f"{error} bytes: is the disk full?"
+    return error.strerror or (short if "requested and" in short else str(error))
+
+
 def import_extra(*modules: str, feature: str, extra: str) -> Any:
     """Imports modules of an optional dependency, which a feature needs, and returns the first.
 

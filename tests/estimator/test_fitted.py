@@ -431,3 +431,14 @@ def test_a_forged_alignment_is_refused(change, message):
     change(tensors)
     with pytest.raises(RunError, match=message):
         Alignment.from_tensors(tensors)
+
+
+def test_an_alignment_that_is_missing_is_said(tmp_path):
+    """Without it, new nodes would be embedded in another space, and nobody would know."""
+    model = GraphCL("cora", encoder="mean", dim=6, epochs=1, device="cpu").fit(random_graph())
+    model._fitted.alignment = align(*turned(3))
+    model.save(tmp_path / "run")
+    assert GraphCL.load(tmp_path / "run", device="cpu")._fitted.alignment is not None
+    (tmp_path / "run" / "alignment.safetensors").unlink()
+    with pytest.raises(RunError, match=r"alignment\.safetensors: missing"):
+        GraphCL.load(tmp_path / "run", device="cpu")

@@ -1,8 +1,10 @@
 """Versions of a run: the pointer, the list, what is shared and what is removed."""
 
 import os
+import resource
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from graphcl.errors import RunError
@@ -60,6 +62,25 @@ def test_a_block_that_fails_leaves_nothing(run):
     assert versions.numbers(run) == [0, 1]
     assert versions.current_number(run) == 1
     assert sorted(path.name for path in (run / "versions").iterdir()) == [".lock", "1", "current"]
+
+
+def test_a_full_disk_is_said_and_the_version_before_stays(run):
+    """NumPy does not say that a disk is full, but how much it wrote."""
+    add(run)
+
+    def fill():
+        with versions.changing(run), versions.new_version(run) as (_, folder):
+            size = resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (4096, size[1]))
+            try:
+                np.save(folder / "embeddings.npy", np.zeros(4000))
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, size)
+
+    with pytest.raises(RunError, match=r"version 2 could not be written .*is the disk full"):
+        fill()
+    assert versions.numbers(run) == [0, 1]
+    assert versions.current_number(run) == 1
 
 
 def test_what_killed_processes_left_is_removed_by_the_next_version(run):

@@ -1,4 +1,5 @@
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -29,6 +30,16 @@ def test_batches_that_cut_an_entry_in_two(monkeypatch):
     theirs = Graph.from_edge_index(edges, np.ones((40, 1)), edge_weight=weights)
     assert np.array_equal(ours.indices, theirs.indices)
     assert np.array_equal(ours.edge_weight, theirs.edge_weight)
+
+
+def test_no_room_for_temporary_files_is_no_bug():
+    size = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, size[1]))
+    try:
+        with pytest.raises(GraphError, match=r"no temporary file can be written .*TMPDIR=FOLDER"):
+            Duck()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, size)
 
 
 ENDLESS = "SELECT sum(a.i * b.i) FROM range(10000000) a(i), range(10000000) b(i)"

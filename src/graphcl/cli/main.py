@@ -38,6 +38,7 @@ from graphcl.errors import (
     TrainingEndedError,
     command_running,
     option_of,
+    why_failed,
 )
 from graphcl.files.remote import named
 
@@ -226,7 +227,7 @@ def _run(arguments: list[str]) -> tuple[int, str]:
         raise
     except OSError as error:
         name = f"{error.filename}: " if error.filename else ""
-        return 2, _line(f"{name}{error.strerror or error}")
+        return 2, _line(f"{name}{why_failed(error)}")
     except Exception as error:
         if type(error).__name__ == "OutOfMemoryError":  # torch's
             advice = "try --set mode=sampled, a smaller dim or batch_nodes, --device cpu"

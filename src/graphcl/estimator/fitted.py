@@ -469,6 +469,7 @@ class Fitted:
             seed=self.seed,
             num_features=self.num_features,
             origin=origin,
+            aligned=self.alignment is not None,
         )
         runs.write_config(folder, config)
         runs.write_weights(folder / runs.MODEL, self.encoder.state_dict())
@@ -516,7 +517,8 @@ class Fitted:
             kept = read_tensors(folder / runs.SCALING) if word == "auto" else {}
             scaling = Scaling.read(word, schema, kept)
         with _named(turned):
-            alignment = Alignment.from_tensors(read_tensors(turned)) if turned.exists() else None
+            aligned = config.aligned
+            alignment = Alignment.from_tensors(read_tensors(turned)) if aligned else None
         seconds = history[-1].seconds if history else 0.0
         about: Any = {"seconds": seconds, "alignment": alignment}
         return cls(components, encoder, schema, scaling, seed, history, **about)

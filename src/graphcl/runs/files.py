@@ -83,6 +83,7 @@ class RunConfig:
         num_features: likewise; a baseline's run has none.
         origin: the graph.
         seal: of the origin, by the key of the user who wrote the run.
+        aligned: whether embeddings are turned to an older space, so that `ALIGNMENT` must be there.
     """
 
     recipe: Mapping[str, Any]
@@ -92,6 +93,7 @@ class RunConfig:
     num_features: int | None = None
     origin: Origin = Origin()
     seal: str = ""
+    aligned: bool = False
 
     @property
     def is_sealed(self) -> bool:
@@ -104,7 +106,8 @@ class RunConfig:
     def to_toml(self) -> str:
         """Returns the file's text."""
         about: dict[str, Any] = {"format": FORMAT, "graphcl": package_version(), "seed": self.seed}
-        about |= {"num_features": self.num_features, **asdict(self.origin), "seal": self.seal}
+        about |= {"num_features": self.num_features, "aligned": self.aligned or None}
+        about |= {**asdict(self.origin), "seal": self.seal}
         tables: dict[str, Mapping[str, Any]] = {"recipe": self.recipe}
         if self.method:
             tables = {"method": {"name": self.method}, "settings": self.settings}
@@ -227,6 +230,7 @@ def read_config(run: Path, *, baselines: bool = False) -> RunConfig:
         seed=about.get("seed"),
         num_features=about.get("num_features"),
         seal=texts.pop("seal", ""),
+        aligned=about.get("aligned") is True,
         origin=Origin(**texts),
     )
 

@@ -20,7 +20,7 @@ from typing import Any, TypeVar, cast
 
 from filelock import FileLock, Timeout
 
-from graphcl.errors import RunError, is_command
+from graphcl.errors import RunError, is_command, why_failed
 from graphcl.files.atomic import remove_folder, whole_folder, write_whole
 from graphcl.files.records import aligned
 from graphcl.files.text import read_text
@@ -155,13 +155,22 @@ def new_version(run: Path) -> Iterator[tuple[int, Path]]:
 
     If the block ends well, the version appears whole and is the current one. The caller holds
     `changing`.
+
+    Raises:
+        RunError: a file of it could not be written.
     """
     for left in (run / VERSIONS).glob(".*/"):  # of processes that were killed
         shutil.rmtree(left, ignore_errors=True)
     number = numbers(run)[-1] + 1
-    with whole_folder(_folder(run, number)) as staging:
-        yield number, staging
-    use_version(run, number)
+    try:
+        with whole_folder(_folder(run, number)) as staging:
+            yield number, staging
+        use_version(run, number)
+    except OSError as error:
+        raise RunError(
+            f"{run}: version {number} could not be written ({why_failed(error)}); the one before "
+            "it stays in use"
+        ) from None
 
 
 def use_version(run: Path, number: int) -> None:

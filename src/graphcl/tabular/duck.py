@@ -48,17 +48,22 @@ class Duck:
         self._memory_error: type[Exception] = duckdb.OutOfMemoryException
         self._folder = tempfile.TemporaryDirectory(prefix="graphcl-tables-")
         self.folder, self.schema = Path(self._folder.name), "main"
-        self._connection: Any = duckdb.connect(
-            str(self.folder / "work.duckdb"),
-            config={
-                "memory_limit": MEMORY_LIMIT,
-                "temp_directory": str(self.folder / "spill"),
-                "autoinstall_known_extensions": "false",
-                "autoload_known_extensions": "false",
-                "allow_community_extensions": "false",
-                "python_enable_replacements": "false",
-            },
-        )
+        how = {
+            "memory_limit": MEMORY_LIMIT,
+            "temp_directory": str(self.folder / "spill"),
+            "autoinstall_known_extensions": "false",
+            "autoload_known_extensions": "false",
+            "allow_community_extensions": "false",
+            "python_enable_replacements": "false",
+        }
+        try:
+            self._connection: Any = duckdb.connect(str(self.folder / "work.duckdb"), config=how)
+        except duckdb.IOException as error:
+            self._folder.cleanup()
+            raise GraphError(
+                f"tables: no temporary file can be written ({one_line(error)}); make room in "
+                f"{tempfile.gettempdir()}, or name another folder (TMPDIR=FOLDER graphcl …)"
+            ) from None
         self._branches: list[Duck] = []
         # On a terminal, DuckDB's progress bar would draw over ours.
         self._connection.execute("SET enable_progress_bar = false")
@@ -161,10 +166,8 @@ class Duck:
 
         self._connection.register("arriving", pyarrow.table(columns))
         try:
-            self._connection.execute(
-                f"CREATE TABLE IF NOT EXISTS {quoted(table)} AS FROM arriving LIMIT 0"
-            )
-            self._connection.execute(f"INSERT INTO {quoted(table)} FROM arriving")
+            self.run(f"CREATE TABLE IF NOT EXISTS {quoted(table)} AS FROM arriving LIMIT 0")
+            self.run(f"INSERT INTO {quoted(table)} FROM arriving")
         finally:
             self._connection.unregister("arriving")
 
