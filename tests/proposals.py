@@ -339,6 +339,13 @@ ROWS = [
         take="name their columns.*",
     ),
     Row(
+        "its tables have no times",
+        "update run --remove-edges cut.csv --until 2025-01-10",
+        {"cut.csv": "source,target\nn0,n1"},
+        take="",
+        drop="--until 2025-01-10",
+    ),
+    Row(
         "moves it forward, and --rollback",
         "update dated --until 2025-01-10",
         DATED,
@@ -584,7 +591,6 @@ REASONS = {
         "A dataset (",
         "Of --retrain",
         "With --rollback",
-        "\n#new",
         "graphcl run",
         "graphcl serve",
         "graphcl tune",
