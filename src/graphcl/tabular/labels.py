@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import GraphError, demand, option
-from graphcl.graphs.validation import is_number
+from graphcl.errors import GraphError, counted, demand, option
+from graphcl.graphs.validation import is_number, spelled_alike
 from graphcl.tabular.cells import NO_VALUE, absent, is_text, plain
 from graphcl.tabular.duck import Duck, literal, quoted
-from graphcl.tabular.report import short
+from graphcl.tabular.report import listed, short
 from graphcl.tabular.sources import Source
 
 MAX_LABELS = 1000
@@ -44,6 +44,27 @@ def read_number(duck: Duck, source: Source, name: str, kind: str) -> npt.NDArray
     (y,) = duck.arrays(f"{query} ORDER BY rowid", where=source.name)
     there = not np.isnan(y).all()
     return y if there and (kind == "number" or is_number(y)) else None
+
+
+def odd_labels(duck: Duck, name: str, classes: Sequence[str]) -> list[str]:
+    """Says which cells are no label although they may be a class, and the other way round."""
+    column, notes = f"trim({quoted(name)}::VARCHAR)", []
+    odd = [repr(one) for one in classes if one.strip().lower() in NO_VALUE]
+    if odd:
+        notes.append(
+            f"nodes: {listed(odd)} in {name!r} is a class; a node without a label has an empty cell"
+        )
+    if alike := spelled_alike(classes):
+        notes.append(
+            f"nodes: classes in {name!r} that differ in case or spaces alone: {listed(alike)}"
+        )
+    count = duck.count(f"node_rows WHERE {column} IN ('-1', '-1.0')")
+    if count and not {"-1", "-1.0"} & {one.strip() for one in classes}:
+        notes.append(
+            f"nodes: -1 in {name!r} is no label: {counted(count, 'node')} without one; if it "
+            "is a class, give it a name"
+        )
+    return notes
 
 
 def read_labels(

@@ -13,14 +13,14 @@ import scipy.sparse
 
 from graphcl.errors import GraphError, counted, demand, option, require
 from graphcl.graphs.nodes import Nodes
-from graphcl.graphs.validation import FEW_VALUES, is_labelled, spelled_alike
+from graphcl.graphs.validation import FEW_VALUES, is_labelled
 from graphcl.store.columns import Names
 from graphcl.store.header import MASKS
 from graphcl.store.writer import ArrayWriter
 from graphcl.tabular import columns as table_columns
 from graphcl.tabular import labels as table_labels
 from graphcl.tabular.beside import TagTable, VectorFeatures, load_ids, place_vectors
-from graphcl.tabular.cells import NO_VALUE, with_mark
+from graphcl.tabular.cells import with_mark
 from graphcl.tabular.duck import Duck, is_query, literal, quoted
 from graphcl.tabular.features import (
     FeaturePart,
@@ -530,7 +530,7 @@ class NumberedNodes:
             return number
         y, report.class_names = table_labels.read_labels(self.duck, source, names[0])
         self._say_labels(y, "class", "classes")
-        self._say_odd_labels(names[0])
+        report.notes += table_labels.odd_labels(self.duck, names[0], report.class_names)
         whole = all(one.lstrip("-").isdecimal() for one in report.class_names)
         if kind == "auto" and whole and len(report.class_names) > FEW_VALUES:
             report.notes.append(
@@ -553,27 +553,6 @@ class NumberedNodes:
             + (f"; if it has classes, pass {option('label_kind', 'classes')}" * (kind == "auto"))
         )
         self.report.notes.append(Usual(said))
-
-    def _say_odd_labels(self, name: str) -> None:
-        """Says which cells are no label although they may be a class, and the other way round."""
-        classes, column = self.report.class_names, f"trim({quoted(name)}::VARCHAR)"
-        odd = [repr(one) for one in classes if one.strip().lower() in NO_VALUE]
-        if odd:
-            self.report.notes.append(
-                f"nodes: {listed(odd)} in {name!r} is a class; a node without a label has an "
-                "empty cell"
-            )
-        alike = spelled_alike(classes)
-        if alike:
-            self.report.notes.append(
-                f"nodes: classes in {name!r} that differ in case or spaces alone: {listed(alike)}"
-            )
-        count = self.duck.count(f"node_rows WHERE {column} IN ('-1', '-1.0')")
-        if count and not {"-1", "-1.0"} & {one.strip() for one in classes}:
-            self.report.notes.append(
-                f"nodes: -1 in {name!r} is no label: {counted(count, 'node')} without one; if it "
-                "is a class, give it a name"
-            )
 
     def _say_labels(self, y: npt.NDArray[np.int64], one: str, several: str) -> None:
         classes = self.report.class_names
