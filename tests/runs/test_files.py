@@ -31,6 +31,13 @@ def cut_weights(folder):
     file.write_bytes(file.read_bytes()[:-30])
 
 
+def flipped_weights(folder):
+    file = folder / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 16
+    file.write_bytes(content)
+
+
 def hostile_weights(folder):
     torch.save(Hostile(), folder / "model.safetensors")
 
@@ -50,6 +57,7 @@ def lines(content):
 
 RUNS = {
     "cut weights": (cut_weights, "model.safetensors: damaged or truncated"),
+    "flipped weights": (flipped_weights, "model.safetensors: damaged; its numbers are not those"),
     "no weights": (
         weights(b""),
         "header too small",

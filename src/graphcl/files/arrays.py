@@ -7,6 +7,8 @@ declare are checked first, and nothing is ever extracted to disk.
 """
 
 import errno
+import hashlib
+import json
 import math
 import mmap
 import os
@@ -33,6 +35,7 @@ MEMBERS = 64
 RATIO = 200  # how many times a large member may grow when unpacked; deflate can reach 1,000
 LARGE_BYTES = 1 << 28
 KINDS = "biufUS"
+DIGEST = "blake2b"  # of the numbers, in the header of a safetensors file
 Header = tuple[tuple[int, ...], bool, "np.dtype[Any]"]  # shape, Fortran order, dtype
 
 
@@ -282,6 +285,22 @@ def _read(
         return array
 
 
+def with_digest(content: bytes) -> bytes:
+    """Returns a safetensors file with a digest of its numbers in the header, for `read_tensors`."""
+    start, header, digest = _opened(content)
+    header["__metadata__"] = header.get("__metadata__", {}) | {DIGEST: digest}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + content[start:]
+
+
+def _opened(content: bytes) -> tuple[int, dict[str, Any], str]:
+    """Returns where the numbers of a safetensors file begin, its header, and their digest."""
+    start = 8 + int.from_bytes(content[:8], "little")
+    digest = hashlib.blake2b(memoryview(content)[start:], digest_size=16).hexdigest()
+    return start, json.loads(content[8:start]), digest
+
+
 def read_tensors(path: Path) -> "dict[str, Tensor]":
     """Returns the tensors of a safetensors file.
 
@@ -292,8 +311,12 @@ def read_tensors(path: Path) -> "dict[str, Tensor]":
     import safetensors.torch  # here, because most readers of arrays need no torch
 
     check_tensors(path)
+    content = path.read_bytes()
+    _, header, digest = _opened(content)
+    if header.get("__metadata__", {}).get(DIGEST, digest) != digest:
+        raise RunError(f"{path}: damaged; its numbers are not those that were written")
     try:
-        return safetensors.torch.load(path.read_bytes())
+        return safetensors.torch.load(content)
     except KeyError as error:  # a kind of numbers that torch does not have
         raise RunError(f"{path}: damaged or truncated (holds {error})") from None
 

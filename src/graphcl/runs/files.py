@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from graphcl.errors import MissingExtraError, RunError, is_command, option
-from graphcl.files.arrays import map_npy
+from graphcl.files.arrays import map_npy, with_digest
 from graphcl.files.atomic import check_new_folder, whole_folder, write_whole
 from graphcl.files.patched import has_table, map_table
 from graphcl.files.records import write_records
@@ -154,7 +154,7 @@ def write_weights(path: Path, weights: "Mapping[str, Tensor]") -> None:
     import safetensors.torch
 
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
-    write_whole(path, safetensors.torch.save(tensors))
+    write_whole(path, with_digest(safetensors.torch.save(tensors)))
 
 
 def write_object(path: Path, values: Mapping[str, Any]) -> None:

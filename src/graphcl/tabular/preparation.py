@@ -17,6 +17,7 @@ import numpy.typing as npt
 import safetensors.numpy
 
 from graphcl.errors import RunError, counted, demand
+from graphcl.files.arrays import with_digest
 from graphcl.files.atomic import write_whole
 from graphcl.files.text import read_text
 
@@ -163,7 +164,7 @@ def write_preparation(folder: Path, preparation: Preparation) -> None:
     write_whole(folder / FILE, preparation.to_json().encode("utf-8", "surrogatepass"))
     if preparation.arrays:
         arrays = {key: np.ascontiguousarray(a) for key, a in preparation.arrays.items()}
-        write_whole(folder / ARRAYS, safetensors.numpy.save(arrays))
+        write_whole(folder / ARRAYS, with_digest(safetensors.numpy.save(arrays)))
 
 
 def read_preparation(run: Path) -> Preparation | None:
