@@ -243,7 +243,7 @@ def test_a_fault_in_ones_own_part_is_its_own_by_name(graph, recipe, case):
     assert "\n" not in str(caught.value)
     lines = Path(__file__).read_text().splitlines()
     if source:  # where it happened is in this file
-        number = int(re.search(r"\(test_components\.py:(\d+)\)$", str(caught.value))[1])
+        number = int(re.search(r"\(test_fitted\.py:(\d+)\)$", str(caught.value))[1])
         assert source in lines[number - 1]
 
 
