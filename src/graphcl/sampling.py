@@ -59,6 +59,7 @@ def sample_tree(
         own: the places in the batch of the seed nodes that are sampled, which get the same
             subgraphs as in the whole batch; None samples all.
     """
+    require(layers >= 1, "sample_tree", "layers", "at least 1", layers)
     tree = [_top(seeds, own)]
     while True:
         for name, table in tree[-1].items():
