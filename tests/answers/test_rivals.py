@@ -56,8 +56,8 @@ def test_held_out_answers_are_those_of_a_cross_validation_by_hand():
         for name, rows in ((TREES, x), (BOTH, np.hstack([x, means]))):
             best = SelectKBest(f_classif, k=128).fit(rows[learn], y[learn])
             options = {"max_iter": 50, "max_leaf_nodes": 8, "learning_rate": 0.2}
-            options["l2_regularization"] = 1
-            trees = HistGradientBoostingClassifier(**options, min_samples_leaf=3, random_state=3)
+            options |= {"l2_regularization": 1, "min_samples_leaf": len(learn) // 20}
+            trees = HistGradientBoostingClassifier(**options, random_state=3)
             trees.fit(best.transform(rows[learn]), y[learn])
             expected = trees.predict_proba(best.transform(rows[asked]))
             assert found[name].held_out[asked] == pytest.approx(expected)
