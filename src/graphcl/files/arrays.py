@@ -25,7 +25,7 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, Literal, cast
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import InvalidInputError, RunError
+from graphcl.errors import InvalidInputError, RunError, demand
 from graphcl.memory import free_memory_bytes
 
 if TYPE_CHECKING:
@@ -50,8 +50,7 @@ def read_header(file: BinaryIO) -> Header:
         (1, 0): np.lib.format.read_array_header_1_0,
         (2, 0): np.lib.format.read_array_header_2_0,
     }
-    if version not in readers:
-        raise ValueError(f"unknown .npy version {version}")
+    demand(version in readers, f"unknown .npy version {version}", ValueError)
     # NumPy reads a header by `ast`, which fails now and then in Python 3.11 while another thread
     # uses it, too: they share a counter of how deep they are.
     begin = file.tell()
@@ -110,13 +109,18 @@ def map_npy(
             why = "" if usual else f" ({type(problem).__name__}: {problem})"
             raise error(f"{path}: damaged, not an .npy file{why}") from None
         offset, identity = file.tell(), file_identity(file)
-    if dtype.hasobject:
-        raise error(f"{path}: holds pickled objects, which are never read")
-    if (fortran and not fortran_too) or min(shape, default=0) < 0:
-        raise error(f"{path}: damaged, holds {dtype} {str(shape)[:60]}; expected rows of numbers")
+    demand(not dtype.hasobject, f"{path}: holds pickled objects, which are never read", error)
+    demand(
+        (fortran_too or not fortran) and min(shape, default=0) >= 0,
+        f"{path}: damaged, holds {dtype} {str(shape)[:60]}; expected rows of numbers",
+        error,
+    )
     needed = offset + dtype.itemsize * math.prod(shape)
-    if size != needed:
-        raise error(f"{path}: damaged or truncated: has {size} bytes; its header needs {needed}")
+    demand(
+        size == needed,
+        f"{path}: damaged or truncated: has {size} bytes; its header needs {needed}",
+        error,
+    )
     order: Literal["F", "C"] = "F" if fortran else "C"
     table: Any = np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape, order=order)
     table.file_identity = identity
@@ -143,16 +147,14 @@ def shorten_npy(path: Path, length: int) -> None:
         raw.seek(0)
         about = {"descr": dtype.str, "fortran_order": False, "shape": new}
         np.lib.format.write_array_header_1_0(raw, about)
-        if raw.tell() != offset:
-            raise ValueError(f"{path}: cannot be cut to {length} rows in place")
+        demand(raw.tell() == offset, f"{path}: cannot be cut to {length} rows in place", ValueError)
         raw.truncate(offset + math.prod(new) * dtype.itemsize)
 
 
 def regular_size(path: Path, error: type[InvalidInputError]) -> int:
     """Returns a file's size; refuses a pipe or a device, which could block a reader forever."""
     found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
-        raise error(f"{path}: not a regular file")
+    demand(stat.S_ISREG(found.st_mode), f"{path}: not a regular file", error)
     return found.st_size
 
 
@@ -218,8 +220,11 @@ def read_npz(
         raise error(f"{path}: no such file") from None
     refuse_gzipped(path, error)
     with path.open("rb") as raw:
-        if raw.read(6) == b"\x93NUMPY":
-            raise error(f"{path}: is a single array; a graph is an .npz of several")
+        demand(
+            raw.read(6) != b"\x93NUMPY",
+            f"{path}: is a single array; a graph is an .npz of several",
+            error,
+        )
     try:
         with zipfile.ZipFile(path) as archive:
             chosen = check_members(archive, path, error)
@@ -237,30 +242,39 @@ def check_members(
 ) -> dict[str, zipfile.ZipInfo]:
     """Returns the members of an archive by name; refuses an archive with a suspicious member."""
     infos = archive.infolist()
-    if len(infos) > MEMBERS:
-        raise error(f"{path}: holds {len(infos)} members; at most {MEMBERS} are read")
+    demand(
+        len(infos) <= MEMBERS,
+        f"{path}: holds {len(infos)} members; at most {MEMBERS} are read",
+        error,
+    )
     found: dict[str, zipfile.ZipInfo] = {}
     for info in infos:
-        name = info.filename
+        name, size, packed = info.filename, info.file_size, info.compress_size
         plain = name == Path(name).name and name.isprintable() and "\\" not in name
-        if not plain or name.startswith("."):
-            raise error(f"{path}: holds a member named {name[:60]!r}; expected a plain file name")
-        if name.removesuffix(suffix) in found:
-            raise error(f"{path}: holds {name!r} twice")
-        if info.flag_bits & 1 or info.compress_type not in (0, 8):
-            raise error(f"{path}: {name} is encrypted, or packed in an unusual way")
-        if info.file_size > max(LARGE_BYTES, RATIO * info.compress_size):
-            times = info.file_size // max(1, info.compress_size)
-            raise error(
-                f"{path}: {name} would grow {times} times to {info.file_size} bytes; refused"
-            )
+        demand(
+            plain and not name.startswith("."),
+            f"{path}: holds a member named {name[:60]!r}; expected a plain file name",
+            error,
+        )
+        demand(name.removesuffix(suffix) not in found, f"{path}: holds {name!r} twice", error)
+        demand(
+            not info.flag_bits & 1 and info.compress_type in (0, 8),
+            f"{path}: {name} is encrypted, or packed in an unusual way",
+            error,
+        )
+        demand(
+            size <= max(LARGE_BYTES, RATIO * packed),
+            f"{path}: {name} would grow {size // max(1, packed)} times to {size} bytes; refused",
+            error,
+        )
         found[name.removesuffix(suffix)] = info
     total = sum(info.file_size for info in infos)
     available = free_memory_bytes()
-    if total > available:
-        raise error(
-            f"{path}: its arrays need {total / 1e9:.1f} GB; {available / 1e9:.1f} GB are free"
-        )
+    demand(
+        total <= available,
+        f"{path}: its arrays need {total / 1e9:.1f} GB; {available / 1e9:.1f} GB are free",
+        error,
+    )
     return found
 
 
@@ -269,16 +283,19 @@ def _read(
 ) -> npt.NDArray[Any]:
     with archive.open(info) as member:
         shape, _, dtype = read_header(cast("BinaryIO", member))
-        if dtype.hasobject:
-            raise error(f"{path}: holds pickled objects, which are never read")
-        if dtype.kind not in KINDS or dtype.names is not None:
-            raise error(f"{path}: {info.filename} holds {dtype}; expected numbers or text")
+        demand(not dtype.hasobject, f"{path}: holds pickled objects, which are never read", error)
+        demand(
+            dtype.kind in KINDS and dtype.names is None,
+            f"{path}: {info.filename} holds {dtype}; expected numbers or text",
+            error,
+        )
         needed = member.tell() + dtype.itemsize * math.prod(shape)
-        if min(shape, default=0) < 0 or len(shape) > 2 or needed != info.file_size:
-            raise error(
-                f"{path}: {info.filename} claims shape {str(shape)[:60]} of {dtype}, but has "
-                f"{info.file_size} bytes"
-            )
+        demand(
+            min(shape, default=0) >= 0 and len(shape) <= 2 and needed == info.file_size,
+            f"{path}: {info.filename} claims shape {str(shape)[:60]} of {dtype}, but has "
+            f"{info.file_size} bytes",
+            error,
+        )
     with archive.open(info) as member:  # again from the start, now that the header is trusted
         array: npt.NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
         member.read(1)  # zipfile compares the checksum only when it reaches the end
@@ -313,8 +330,11 @@ def read_tensors(path: Path) -> "dict[str, Tensor]":
     check_tensors(path)
     content = path.read_bytes()
     _, header, digest = _opened(content)
-    if header.get("__metadata__", {}).get(DIGEST, digest) != digest:
-        raise RunError(f"{path}: damaged; its numbers are not those that were written")
+    demand(
+        header.get("__metadata__", {}).get(DIGEST, digest) == digest,
+        f"{path}: damaged; its numbers are not those that were written",
+        RunError,
+    )
     try:
         return safetensors.torch.load(content)
     except KeyError as error:  # a kind of numbers that torch does not have
@@ -329,8 +349,11 @@ def check_tensors(path: Path) -> int:
     from safetensors import SafetensorError, safe_open
 
     size, available = regular_size(path, RunError), free_memory_bytes()
-    if 2 * size > available:  # the file's bytes and the tensors are in memory together
-        raise RunError(f"{path}: {size / 1e9:.1f} GB of weights; {available / 1e9:.1f} GB are free")
+    demand(  # the file's bytes and the tensors are in memory together
+        2 * size <= available,
+        f"{path}: {size / 1e9:.1f} GB of weights; {available / 1e9:.1f} GB are free",
+        RunError,
+    )
     try:
         with safe_open(path, "numpy"):
             return size

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from filelock import has_fcntl, lock_descriptor
 
-from graphcl.errors import InvalidInputError, option
+from graphcl.errors import InvalidInputError, demand, option
 
 
 @contextmanager
@@ -107,18 +107,24 @@ def check_new_file(
     path: Path, suffixes: Collection[str], error: type[InvalidInputError], *, overwrite: bool
 ) -> None:
     """Checks an output file before any work is done for it."""
-    if path.suffix not in suffixes:
-        *most, last = suffixes
-        raise error(f"{path}: the name must end in {', '.join(most)} or {last}")
-    if path.is_dir():
-        raise error(f"{path}: is a directory")
-    if path.exists() and not overwrite:
-        raise error(
-            f"{path}: already exists; pass {option('overwrite', True)} or choose another "
-            f"{option('out')}"
-        )
-    if not path.absolute().parent.is_dir():
-        raise error(f"{path}: the folder {path.absolute().parent} does not exist")
+    check_suffix(path, suffixes, error)
+    demand(not path.is_dir(), f"{path}: is a directory", error)
+    demand(
+        overwrite or not path.exists(),
+        f"{path}: already exists; pass {option('overwrite', True)} or choose another "
+        f"{option('out')}",
+        error,
+    )
+    above = path.absolute().parent
+    demand(above.is_dir(), f"{path}: the folder {above} does not exist", error)
+
+
+def check_suffix(path: Path, suffixes: Collection[str], error: type[InvalidInputError]) -> None:
+    """Refuses a name that ends in none of these."""
+    *most, last = suffixes
+    demand(
+        path.suffix in suffixes, f"{path}: the name must end in {', '.join(most)} or {last}", error
+    )
 
 
 def check_new_folder(
@@ -130,18 +136,20 @@ def check_new_folder(
     never overwritten, unless it is empty.
     """
     refuse_remote(path, error)
-    if path.name in ("", ".."):
-        raise error(f"{path}: a {kind} is a new folder; give it a name")
+    demand(path.name not in ("", ".."), f"{path}: a {kind} is a new folder; give it a name", error)
     if path.is_dir() and any(path.iterdir()):
-        if not (path / marker).is_file():
-            raise error(f"{path}: holds files that are not part of a {kind}; choose another place")
-        if not overwrite:
-            raise error(
-                f"{path}: already holds a {kind}; pass {option('overwrite', True)} or choose "
-                "another place"
-            )
-    elif path.exists() and not path.is_dir():
-        raise error(f"{path}: is a file; a {kind} is a directory")
+        demand(
+            (path / marker).is_file(),
+            f"{path}: holds files that are not part of a {kind}; choose another place",
+            error,
+        )
+        demand(
+            overwrite,
+            f"{path}: already holds a {kind}; pass {option('overwrite', True)} or choose another "
+            "place",
+            error,
+        )
+    demand(path.is_dir() or not path.exists(), f"{path}: is a file; a {kind} is a directory", error)
     above = next(folder for folder in path.absolute().parents if folder.exists())
     probe = above / _hidden_name(path, "")
     try:

@@ -29,12 +29,12 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 
-from graphcl.errors import InvalidInputError
+from graphcl.arrays import Array, Integers
+from graphcl.errors import InvalidInputError, demand
 from graphcl.files.arrays import file_identity, map_npy, read_header
 
 SMALL_BYTES = 1 << 18  # tables of this size are copied and written whole
@@ -42,10 +42,8 @@ LONG_BYTES = 1 << 28  # so are lists of edges beyond this size: each process wou
 MOST = 0.125  # of the rows may be in a patch; with more, pages are copied all over the table
 SUFFIXES = (".base.npy", ".rows.npy", ".patch.npy")
 
-Array = npt.NDArray[Any]
-IntArray = npt.NDArray[np.int64]
 Share = Callable[[Path, Path], None]
-_Base = tuple[Path, object, IntArray, Array, tuple[Path, ...]]
+_Base = tuple[Path, object, Integers, Array, tuple[Path, ...]]
 
 _FIXED = 0x10  # MAP_FIXED, which Python's `mmap` does not have
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
@@ -65,7 +63,7 @@ class _Region:
     """
 
     def __init__(
-        self, raw: BinaryIO, rows: IntArray, values: Array, files: tuple[Path, ...] = ()
+        self, raw: BinaryIO, rows: Integers, values: Array, files: tuple[Path, ...] = ()
     ) -> None:
         shape, _, dtype = read_header(raw)
         offset = raw.tell()
@@ -126,7 +124,7 @@ class _Joined:
         """Does nothing: the table is in memory."""
 
 
-def overlay(table: Array, rows: IntArray, values: Any) -> Array:
+def overlay(table: Array, rows: Integers, values: Any) -> Array:
     """Returns a table with other values in some rows, and perhaps more rows; `table` stays.
 
     Args:
@@ -264,7 +262,7 @@ def write_lists(
 
 def _list_patches(
     bases: Mapping[str, Array], tables: Mapping[str, Array]
-) -> dict[str, tuple[IntArray, Array]] | None:
+) -> dict[str, tuple[Integers, Array]] | None:
     """Returns the rows and the patch of each table over its base, as `write_lists` needs them."""
     (name, indptr), *entries = tables.items()
     old, new = np.asarray(bases[name]), np.asarray(indptr)
@@ -328,40 +326,33 @@ def map_table(folder: Path, name: str, error: type[InvalidInputError]) -> Array:
         raise error(
             f"{missing.filename}: missing; {files[0].name} is not the whole table"
         ) from None
-    joined = None
+    damaged, joined = f"{files[1]}: damaged, does not fit {files[0].name} and {files[2].name}", None
     if rows.ndim == 2:
         if rows.dtype == np.int64 and values.dtype == base.dtype:
             join = {2: _stepped, 3: _cut}.get(rows.shape[1])
             joined = join and join(base, np.asarray(rows), np.asarray(values))
         if joined is None:
-            _refuse(files, error)
+            raise error(damaged)
         return np.asarray(_Joined(joined, files))
-    _check(files, base, rows, values, error)
+    demand(_fits(base, rows, values), damaged, error)
     if not _PRIVATE_PAGES:
         return np.asarray(_Joined(overlay(base, np.asarray(rows), values), files))
     with files[0].open("rb") as raw:
         return _patched(_Region(raw, np.asarray(rows), np.asarray(values), files))
 
 
-def _check(
-    files: tuple[Path, ...], base: Array, rows: Array, values: Array, error: type[InvalidInputError]
-) -> None:
-    """Refuses a patch that does not fit its base: its rows would be written anywhere."""
+def _fits(base: Array, rows: Array, values: Array) -> bool:
+    """Returns whether a patch fits its base; else its rows would be written anywhere."""
     fits = rows.ndim == 1 and rows.dtype == np.int64 and base.ndim >= 1
     fits = fits and values.dtype == base.dtype and values.shape == (len(rows), *base.shape[1:])
-    if fits and len(rows):
-        new = int(np.searchsorted(rows, len(base)))
-        fits = int(rows[0]) >= 0 and bool((rows[1:] > rows[:-1]).all())
-        fits = fits and (new == len(rows) or int(rows[-1]) == len(base) + len(rows) - new - 1)
-    if not fits:
-        _refuse(files, error)
+    if not fits or not len(rows):
+        return fits
+    new = int(np.searchsorted(rows, len(base)))
+    ascending = int(rows[0]) >= 0 and bool((rows[1:] > rows[:-1]).all())
+    return ascending and (new == len(rows) or int(rows[-1]) == len(base) + len(rows) - new - 1)
 
 
-def _refuse(files: tuple[Path, ...], error: type[InvalidInputError]) -> NoReturn:
-    raise error(f"{files[1]}: damaged, does not fit {files[0].name} and {files[2].name}")
-
-
-def _stepped(base: Array, steps: IntArray, last: Array) -> Array | None:
+def _stepped(base: Array, steps: Integers, last: Array) -> Array | None:
     """Returns pointers to which something is added from some rows on; None if it does not fit."""
     starts, added = steps.T
     fits = base.ndim == last.ndim == 1 and base.dtype == np.int64
@@ -377,7 +368,7 @@ def _stepped(base: Array, steps: IntArray, last: Array) -> Array | None:
     return table
 
 
-def _cut(base: Array, cuts: IntArray, come: Array) -> Array | None:
+def _cut(base: Array, cuts: Integers, come: Array) -> Array | None:
     """Returns entries some of which were replaced by others; None if it does not fit."""
     places, gone, more = cuts.T
     most = len(base) + len(come)
@@ -391,5 +382,4 @@ def _cut(base: Array, cuts: IntArray, come: Array) -> Array | None:
     np.add.at(inside, places, 1)
     np.add.at(inside, ends, -1)
     kept = np.asarray(base)[inside.cumsum(dtype=np.int8)[:-1] == 0]
-    table: Array = np.insert(kept, np.repeat(places - (gone.cumsum() - gone), more), come, 0)
-    return table
+    return np.asarray(np.insert(kept, np.repeat(places - (gone.cumsum() - gone), more), come, 0))

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from graphcl.errors import InvalidInputError, counted, import_extra
-from graphcl.files.atomic import check_new_file, whole_file
+from graphcl.errors import InvalidInputError, counted, demand, import_extra
+from graphcl.files.atomic import check_new_file, check_suffix, whole_file
 
 SUFFIXES = (".parquet", ".csv", ".json")
 READABLE = (".csv", ".tsv", ".parquet")
@@ -205,32 +205,23 @@ def read_pairs(
         InvalidInputError: of the type `error`: the file is missing, damaged, or too narrow, or its
             first line names no columns.
     """
-    if path.suffix not in READABLE:
-        *most, last = READABLE
-        raise error(f"{path}: the name must end in {', '.join(most)} or {last}")
-    if not path.is_file():
-        raise error(f"{path}: no such file")
+    check_suffix(path, READABLE, error)
+    demand(path.is_file(), f"{path}: no such file", error)
     header, columns = _parquet(path, error) if path.suffix == ".parquet" else _rows(path, error)
-    if len(header) < 2:
-        raise error(f"{path}: needs two columns, {names[0]} and {names[1]}; found {header}")
+    wanted = f"{names[0]} and {names[1]}; found"
+    demand(len(header) > 1, f"{path}: needs two columns, {wanted} {header}", error)
     both = all(name in header for name in names)
-    if not both and len(header) > 2:
-        listed = ", ".join(map(repr, header[:8]))
-        raise error(f"{path}: needs the columns {names[0]} and {names[1]}; found {listed}")
+    listed = ", ".join(map(repr, header[:8]))
+    demand(both or len(header) == 2, f"{path}: needs the columns {wanted} {listed}", error)
     unnamed = any(map(_is_number, header)) or is_id(header[0])
-    if unnamed and not both and path.suffix != ".parquet":  # a pair would be taken for names
-        raise error(
-            f"{path}: the first line must name the columns, {names[0]} and {names[1]}; found "
-            f"{header[0]!r} and {header[1]!r}"
-        )
+    demand(  # else a pair would be taken for names
+        both or not unnamed or path.suffix == ".parquet",
+        f"{path}: the first line must name the columns, {wanted} {header[0]!r} and {header[1]!r}",
+        error,
+    )
     places = [header.index(name) for name in names] if both else [0, 1]
-    first, second = (columns[place] for place in places)
-    pairs = [(_text(a), _text(b)) for a, b in zip(first, second, strict=True)]
-    return [pair for pair in pairs if pair[0] and pair[1]]
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else str(value)
+    first, second = (map(str, map(_cell, columns[place])) for place in places)
+    return [(a, b) for a, b in zip(first, second, strict=True) if a and b]
 
 
 def _is_number(text: str) -> bool:
@@ -248,8 +239,7 @@ def _rows(path: Path, error: type[InvalidInputError]) -> tuple[list[str], list[S
             lines = [line for line in csv.reader(file, delimiter=delimiter, strict=True) if line]
     except (UnicodeDecodeError, csv.Error) as problem:
         raise error(f"{path}: not a table in UTF-8 ({problem})") from None
-    if not lines:
-        raise error(f"{path}: is empty")
+    demand(lines, f"{path}: is empty", error)
     header, *rest = lines
     for number, line in enumerate(rest, 2):
         if len(line) != len(header):

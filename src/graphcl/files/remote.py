@@ -16,7 +16,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from graphcl.errors import InvalidInputError, import_extra
+from graphcl.errors import InvalidInputError, demand, import_extra
 from graphcl.files.atomic import whole_folder
 from graphcl.files.user import user_cache
 
@@ -103,8 +103,11 @@ def _files(fs: Any, system: Any, place: str, shown: str) -> dict[str, Any]:
         for one in below
         if one.is_file and (whole or one.path.lower().endswith(PARQUET))
     }
-    if not found or any(".." in name.split("/") for name in found):
-        raise InvalidInputError(f"{shown}: is no store, and no folder of .parquet files")
+    demand(
+        found and not any(".." in name.split("/") for name in found),
+        f"{shown}: is no store, and no folder of .parquet files",
+        InvalidInputError,
+    )
     return found
 
 
@@ -125,8 +128,11 @@ def _cached(system: Any, files: Mapping[str, Any], shown: str) -> Path:
                     source = system.open_input_stream(one.path, compression=None)
                     with source, path.open("wb") as into:
                         shutil.copyfileobj(source, into, 1 << 22)
-                    if path.stat().st_size != one.size:
-                        raise InvalidInputError(f"{shown}: {name} changed meanwhile; try again")
+                    demand(
+                        path.stat().st_size == one.size,
+                        f"{shown}: {name} changed meanwhile; try again",
+                        InvalidInputError,
+                    )
             for older in target.parent.iterdir():
                 if older.is_dir() and older != target:
                     shutil.rmtree(older)

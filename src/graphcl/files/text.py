@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from graphcl.errors import InvalidInputError
+from graphcl.errors import InvalidInputError, demand
 from graphcl.files.arrays import regular_size
 
 TEXT_BYTES = 1 << 20  # a larger configuration is an attack or a mistake
@@ -20,8 +20,7 @@ def read_text(path: Path, error: type[InvalidInputError], *, limit: int = TEXT_B
             pipe or a device.
     """
     size = regular_size(path, error)
-    if size > limit:
-        raise error(f"{path}: has {size} bytes; at most {limit} are read")
+    demand(size <= limit, f"{path}: has {size} bytes; at most {limit} are read", error)
     with path.open("rb") as file:
         data = file.read(limit)
     try:
