@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from graphcl import Graph
 from graphcl.errors import GraphError, RunError
-from graphcl.store.columns import Ids, Names, rows_of
+from graphcl.store.columns import Ids, Names
 
 
 def test_narrow_features_are_close_to_the_originals(graph, tmp_path):
@@ -73,12 +73,12 @@ def test_the_first_of_a_name_is_found_without_decoding(monkeypatch, searched):
 def test_ids_are_found_by_their_text_and_the_first_of_equals_counts(count):
     ids = np.array(["a", "7", "Zoë", "7"], dtype=object)
     assert (
-        rows_of(["Zoë", 7, "a", "7", np.int64(7)][:count], ids, "x", RunError).tolist()
+        Ids(ids).rows(["Zoë", 7, "a", "7", np.int64(7)][:count], "x", RunError).tolist()
         == ([2, 1, 0, 1, 1][:count])
     )
-    assert rows_of([2, 0], np.arange(3), "x", RunError).tolist() == [2, 0]
+    assert Ids(np.arange(3)).rows([2, 0], "x", RunError).tolist() == [2, 0]
     with pytest.raises(RunError, match="x: no node has the id 'Zoe'; did you mean 'Zoë'"):
-        rows_of(["Zoe"] * count, ids, "x", RunError)
+        Ids(ids).rows(["Zoe"] * count, "x", RunError)
 
 
 @pytest.mark.parametrize("asked", [1, 9])
@@ -87,10 +87,12 @@ def test_names_are_found_in_their_bytes_or_block_by_block(monkeypatch, asked):
     texts = ["a", "7", "Zoë", "7", "", "ab", "aë", "Zo"]
     names = Names.of(texts)
     for text in texts:
-        assert rows_of([text] * asked, names, "x", RunError).tolist() == [texts.index(text)] * asked
-        assert rows_of([*texts], names, "x", RunError).tolist() == list(map(texts.index, texts))
+        assert (
+            Ids(names).rows([text] * asked, "x", RunError).tolist() == [texts.index(text)] * asked
+        )
+        assert Ids(names).rows([*texts], "x", RunError).tolist() == list(map(texts.index, texts))
     with pytest.raises(RunError, match="no node has the id 'Zoe'; did you mean 'Zo'"):
-        rows_of(["Zoe"] * asked, names, "x", RunError)
+        Ids(names).rows(["Zoe"] * asked, "x", RunError)
 
 
 @settings(max_examples=150, deadline=None)

@@ -37,7 +37,7 @@ from graphcl.files.records import Answer
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import Relation
 from graphcl.settings import LINKS_BY
-from graphcl.store.columns import rows_of
+from graphcl.store.columns import Ids
 
 # Pairs that the model weighs: the best by each simple score, for a link that is asked for; at least
 # so many of each node, and in all.
@@ -238,7 +238,9 @@ def _rows_of_pairs(pairs: Any, ids: list[Any]) -> Array:
     given = list(pairs.tolist() if isinstance(pairs, np.ndarray) else pairs)
     if any(isinstance(pair, str) or len(pair) != 2 for pair in given):
         raise GraphError("links: pairs must be pairs of ids, [n, 2]")
-    ends = [rows_of([pair[end] for pair in given], ids[end], "links", GraphError) for end in (0, 1)]
+    ends = [
+        Ids(ids[end]).rows([pair[end] for pair in given], "links", GraphError) for end in (0, 1)
+    ]
     return np.stack(ends, axis=1)
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from graphcl.arrays import Booleans, Floats, Integers
 from graphcl.errors import GraphError, counted, require
-from graphcl.store.columns import Names, rows_of
+from graphcl.store.columns import Ids, Names
 
 if TYPE_CHECKING:  # reading a run needs no SciPy, which takes long to import
     import scipy.sparse
@@ -143,7 +143,7 @@ class Nodes:
             GraphError: no node has the id.
         """
         own: Any = self.num_nodes if self.node_ids is None else self.node_ids
-        return rows_of(ids, own, self.name, GraphError)
+        return Ids(own).rows(ids, self.name, GraphError)
 
     @property
     def split_gap(self) -> str:

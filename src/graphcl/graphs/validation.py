@@ -18,7 +18,7 @@ import scipy.sparse
 from graphcl.arrays import Array, Booleans, Floats
 from graphcl.errors import GraphError, check_keys, demand
 from graphcl.graphs.interchange import is_sparse, to_csr, to_numpy
-from graphcl.store.columns import rows_of
+from graphcl.store.columns import Ids
 from graphcl.store.header import MASKS
 
 FEW_VALUES, FEW_SHARE = 20, 0.05  # so many different whole numbers, or such a share, are classes
@@ -178,7 +178,7 @@ def numbered_labels(
         by_place = type(labels.index).__name__ == "RangeIndex" and len(values) == len(ids)
         labels = values if by_place else dict(zip(labels.index.tolist(), values, strict=True))
     if isinstance(labels, Mapping):
-        some, rows = list(labels.values()), rows_of(labels, ids, owner, GraphError)
+        some, rows = list(labels.values()), Ids(ids).rows(labels, owner, GraphError)
         if any(isinstance(one, _LISTS) for one in some):
             return _several(some, rows, len(ids))
         labels = np.full(len(ids), None, dtype=object)

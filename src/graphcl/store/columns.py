@@ -14,12 +14,11 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from graphcl.arrays import Array, Integers
 from graphcl.errors import StoreError, demand, suggestion
 from graphcl.files.patched import overlay
 
-IntArray = npt.NDArray[np.int64]
 MOST_COMPARED = 100_000  # ids that are searched for a suggestion
 FEW_COMPARED = 4_096  # the same where many calls come, as in a service
 _BLOCK = 1 << 16  # ids that are looked at at a time
@@ -40,8 +39,8 @@ class Names:
         text: uint8, the bytes of all names in order.
     """
 
-    offsets: npt.NDArray[np.int64]
-    text: npt.NDArray[np.uint8]
+    offsets: Integers
+    text: Array
 
     @classmethod
     def of(cls, names: Any) -> "Names":
@@ -60,7 +59,18 @@ class Names:
         offsets = [one.offsets[1:] + start for one, start in pieces]
         return cls(_below(first.offsets, offsets), _below(first.text, [one.text for one in rest]))
 
-    def take(self, nodes: npt.NDArray[np.int64]) -> "Names":
+    @classmethod
+    def from_arrow(cls, column: Any) -> "Names":
+        """Takes a column of texts of Arrow, which has the same layout."""
+        import pyarrow
+
+        text = column.cast(pyarrow.large_string()).combine_chunks()
+        _, offsets, letters = text.buffers()
+        starts = np.frombuffer(offsets, np.int64)[text.offset : text.offset + len(text) + 1]
+        held = np.frombuffer(letters or b"", np.uint8)
+        return cls(starts - starts[0], held[starts[0] : starts[-1]])
+
+    def take(self, nodes: Integers) -> "Names":
         """Returns the names of some nodes, in their order; nothing is decoded."""
         starts = np.asarray(self.offsets)
         lengths = np.diff(starts)[nodes]
@@ -103,7 +113,7 @@ class Names:
         """Returns all names."""
         return list(self)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.asarray(self[:], dtype=dtype)
 
     def _name(self, node: int) -> str:
@@ -144,20 +154,20 @@ class Ids:
         some = range(start, stop) if self._ids is None else self._ids[start:stop].tolist()
         return [str(one) for one in some]
 
-    def find(self, wanted: Iterable[Any]) -> IntArray:
+    def find(self, wanted: Iterable[Any]) -> Integers:
         """Returns the row of each id, −1 where no node has it."""
         given: Any = wanted if isinstance(wanted, np.ndarray) else list(wanted)
         if not self.numbers:
             return self._find_texts([str(_plain(one)) for one in given])
         if not (isinstance(given, np.ndarray) and given.dtype.kind in "iu"):
             known = [whole_number(str(_plain(one))) for one in given]
-            own = np.int64 if self._ids is None else self._ids.dtype
-            absent = np.array([one is None or not _holds(own, one) for one in known], bool)
-            values = [0 if gone else one for gone, one in zip(absent, known, strict=True)]
-            return np.where(absent, -1, self._find_numbers(np.array(values, own)))
+            limits = np.iinfo(np.int64 if self._ids is None else self._ids.dtype)
+            fits = [one is not None and limits.min <= one <= limits.max for one in known]
+            values = [one if fit else 0 for fit, one in zip(fits, known, strict=True)]
+            return np.where(fits, self._find_numbers(np.array(values, limits.dtype)), -1)
         return self._find_numbers(given)
 
-    def rows(self, wanted: Iterable[Any], owner: str, error: type[Exception]) -> IntArray:
+    def rows(self, wanted: Iterable[Any], owner: str, error: type[Exception]) -> Integers:
         """Returns the row of each id.
 
         Raises:
@@ -178,7 +188,7 @@ class Ids:
 
     def chosen(
         self, nodes: Any, rows: Any, owner: str, error: type[Exception]
-    ) -> IntArray | slice | None:
+    ) -> Integers | slice | None:
         """Returns the rows that a caller means; None if both arguments are.
 
         Args:
@@ -209,9 +219,12 @@ class Ids:
         given = np.atleast_1d(np.asarray(rows))
         if not given.size:
             return np.zeros(0, np.int64)
-        if given.ndim != 1 or given.dtype.kind not in "biu":
-            what = f"{given.dtype} {given.shape}"
-            raise error(f"{owner}: rows must be row numbers, a mask or a range; got {what}")
+        demand(
+            given.ndim == 1 and given.dtype.kind in "biu",
+            f"{owner}: rows must be row numbers, a mask or a range; got {given.dtype} "
+            f"{given.shape}",
+            error,
+        )
         if given.dtype.kind == "b":
             demand(
                 len(given) == self.size,
@@ -224,7 +237,7 @@ class Ids:
         return given.astype(np.int64)
 
     @cached_property
-    def _order(self) -> tuple[IntArray, Any]:
+    def _order(self) -> tuple[Integers, Any]:
         """The rows in the order of their ids, or of the hashes of these, and ids or hashes."""
         if self.numbers:
             values: Any = np.asarray(self._ids)
@@ -236,7 +249,7 @@ class Ids:
         order = np.argsort(values, kind="stable")
         return order, values[order]
 
-    def _find_numbers(self, wanted: Any) -> IntArray:
+    def _find_numbers(self, wanted: Any) -> Integers:
         if self._ids is None:
             return np.where((wanted >= 0) & (wanted < self.size), wanted, -1).astype(np.int64)
         limits = np.iinfo(self._ids.dtype)
@@ -251,16 +264,14 @@ class Ids:
         place = np.searchsorted(values, wanted).clip(max=self.size - 1)
         return np.where(values[place] == wanted, order[place], -1).astype(np.int64)
 
-    def _find_texts(self, wanted: list[str]) -> IntArray:
+    def _find_texts(self, wanted: list[str]) -> Integers:
         if self._kept:
             return np.array([self._hashed(one) for one in wanted], np.int64)
-        few = len(set(wanted)) <= _FEW
-        asked: set[str] = set(wanted)
-        place: dict[str, int] = {}
+        asked, place = set(wanted), dict[str, int]()
+        few = len(asked) <= _FEW
         if isinstance(self._ids, Names) and (few or find_spec("pyarrow")):
             plain = [one for one in asked if not _SURROGATE.search(one)]  # no name has others
-            found = {one: self._ids.find(one) for one in plain} if few else None
-            place = _among(self._ids, plain) if found is None else found
+            place = {one: self._ids.find(one) for one in plain} if few else _among(self._ids, plain)
             return np.array([place.get(one, -1) for one in wanted], np.int64)
         for start in range(0, self.size, _BLOCK):  # a dictionary of those that are asked for alone
             for row, text in enumerate(self.texts(start, start + _BLOCK), start):
@@ -282,21 +293,16 @@ class Ids:
         return -1
 
 
-def entry_places(starts: IntArray, lengths: IntArray) -> IntArray:
+def entry_places(starts: Integers, lengths: Integers) -> Integers:
     """Returns the places of all entries of rows that begin at `starts`."""
-    found: IntArray = np.repeat(starts - (lengths.cumsum() - lengths), lengths)
+    found: Integers = np.repeat(starts - (lengths.cumsum() - lengths), lengths)
     found += np.arange(len(found))
     return found
 
 
-def table_rows(table: Any, rows: IntArray) -> Any:
+def table_rows(table: Any, rows: Integers) -> Any:
     """Returns rows of names, or of any array, in the form that they have."""
     return table.take(rows) if isinstance(table, Names) else table[rows]
-
-
-def rows_of(wanted: Iterable[Any], ids: Any, owner: str, error: type[Exception]) -> IntArray:
-    """Returns the rows of nodes by id, as `Ids.rows` does."""
-    return Ids(ids).rows(wanted, owner, error)
 
 
 def whole_number(text: str) -> int | None:
@@ -308,25 +314,19 @@ def whole_number(text: str) -> int | None:
     return number if str(number) == text else None
 
 
-def _holds(dtype: Any, number: int) -> bool:
-    limits = np.iinfo(dtype)
-    return bool(limits.min <= number <= limits.max)
-
-
 def _among(names: Names, wanted: list[str]) -> dict[str, int]:
-    """Returns the row of each text, −1 where no node has it; no name is decoded."""
+    """Returns the row of each of different texts, −1 where no node has it; no name is decoded."""
     import pyarrow
     import pyarrow.compute
 
     buffers = [None, *(pyarrow.py_buffer(np.asarray(one)) for one in (names.offsets, names.text))]
     listed = pyarrow.Array.from_buffers(pyarrow.large_string(), len(names), buffers)
-    once = list(dict.fromkeys(wanted))
-    which = pyarrow.compute.index_in(listed, pyarrow.array(once, pyarrow.large_string()))
+    which = pyarrow.compute.index_in(listed, pyarrow.array(wanted, pyarrow.large_string()))
     place = which.fill_null(-1).to_numpy(zero_copy_only=False)
     there = np.flatnonzero(place >= 0)[::-1]  # of equal names, the first counts
-    rows = np.full(len(once), -1, np.int64)
+    rows = np.full(len(wanted), -1, np.int64)
     rows[place[there]] = there
-    return dict(zip(once, rows.tolist(), strict=True))
+    return dict(zip(wanted, rows.tolist(), strict=True))
 
 
 def _plain(value: Any) -> Any:

@@ -368,9 +368,11 @@ def read_description(
         f"{path / file}: does not describe a {kind}",
         error,
     )
-    found = values[mark]
-    reads = f"{path}: {kind} format {found!r}; this version reads format {FORMAT}"
-    demand(found == FORMAT, reads, error)
+    demand(
+        values[mark] == FORMAT,
+        f"{path}: {kind} format {values[mark]!r}; this version reads format {FORMAT}",
+        error,
+    )
     return values
 
 

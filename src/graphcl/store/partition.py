@@ -59,9 +59,7 @@ class Numbering:
 
     def of_rows(self, rows: slice) -> Array:
         """Returns the new numbers of a range of nodes."""
-        if self.numbers is None:
-            return np.arange(rows.start, rows.stop)
-        return np.asarray(self.numbers[rows], dtype=np.int64)
+        return self.of(np.arange(rows.start, rows.stop))
 
     def of(self, nodes: Array) -> Array:
         """Returns the new numbers of some nodes."""
@@ -135,8 +133,9 @@ def _by_neighbours(fields: Mapping[str, Any], parts: int, placed: Array) -> Arra
         for rows in row_blocks(indptr):
             local, entries = entries_of(indptr, rows)
             block = np.asarray(indices[entries])
-            options = {"first": rows.start, "capacity": capacity, "again": number > 0}
-            place_by_neighbours(local, block, placed, sizes, **options)
+            place_by_neighbours(
+                local, block, placed, sizes, first=rows.start, capacity=capacity, again=number > 0
+            )
     return sizes
 
 
@@ -211,8 +210,15 @@ def move_edges(
         keys.sort()
         return {"indices": keys - of_row * count}
 
-    how: Any = {"entry_bytes": _entry_bytes(beside), "change": renumbered}
-    move_ragged(writers, "indptr", tables, edges["indptr"], receivers, **how)
+    move_ragged(
+        writers,
+        "indptr",
+        tables,
+        edges["indptr"],
+        receivers,
+        entry_bytes=_entry_bytes(beside),
+        change=renumbered,
+    )
     return cut
 
 
@@ -248,10 +254,9 @@ def move_reversed(
         pointers = writer.array("indptr", (stop - start + 1,), np.int64)
         np.cumsum(free[start:stop], out=pointers[1:])
         free[start:stop] = pointers[:-1]  # from counts to the next free place
-        total = int(pointers[-1])
         outs.append(
             {
-                name: writer.array(name, (total, *shape), dtype)
+                name: writer.array(name, (int(pointers[-1]), *shape), dtype)
                 for name, (dtype, shape) in kinds.items()
             }
         )
@@ -376,16 +381,13 @@ def _grouped(owners: Array) -> Iterator[tuple[int, slice]]:
         yield part, slice(start, stop)
 
 
-OnStep = Callable[[str], None]
-
-
 def divide(
     writer: StoreWriter,
     store: Path,
     *,
     parts: int,
     order: str,
-    on_step: OnStep = lambda _: None,
+    on_step: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Writes the parts of a store.
 
@@ -418,10 +420,10 @@ def divide(
         writer.folder,
     )
     numberings = dict(zip(sizes, numbered, strict=True))
-    of_nodes = {}
-    for name, one in header.types.items():
-        starts = numberings[name].starts.tolist()
-        of_nodes[name] = writer.add_type(name, starts, one.class_names)
+    of_nodes = {
+        name: writer.add_type(name, numberings[name].starts.tolist(), one.class_names)
+        for name, one in header.types.items()
+    }
     for key, arrays in edges.items():
         on_step(_step("writing the edges", key[1], header.relations))
         _write_relation(writer, header, key, arrays, numberings)

@@ -176,12 +176,13 @@ def read_part(store: Store, number: int) -> dict[str, Listed]:
         StoreError,
     )
     values = read_description(folder, PART, "part", "graphcl_part")
-    if values.get("build") != store.build:
-        found = str(values.get("build"))[:40]
-        raise StoreError(
-            f"{folder}: part {number} is of another build ({found}); that of the whole is "
-            f"{store.build}"
-        )
+    found = str(values.get("build"))
+    demand(
+        found == store.build,
+        f"{folder}: part {number} is of another build ({found[:40]}); that of the whole is "
+        f"{store.build}",
+        StoreError,
+    )
     demand(
         hashlib.sha256(file.read_bytes()).hexdigest() == store.digests[number],
         f"{file}: altered or damaged (its checksum differs)",
@@ -258,12 +259,10 @@ def file_digest(path: Path) -> str:
 
 def _chunk_digest(path: Path, start: int) -> bytes:
     digest = hashlib.sha256()
-    with path.open("rb", buffering=0) as file:
+    with path.open("rb") as file:
         file.seek(start)
-        left = CHUNK_BYTES
-        while left and (piece := file.read(min(left, _PIECE_BYTES))):
-            digest.update(piece)
-            left -= len(piece)
+        for place in range(0, CHUNK_BYTES, _PIECE_BYTES):  # after the file's end, nothing is read
+            digest.update(file.read(min(_PIECE_BYTES, CHUNK_BYTES - place)))
     return digest.digest()
 
 
@@ -359,11 +358,13 @@ def _open_edges(store: Store, number: int, key: Key, backwards: bool, listed: Li
 
 
 def _features(folder: Path, arrays: Mapping[str, Any], width: int) -> Any:
+    """Returns features; sparse ones of these very arrays: the constructor would convert them."""
     if "x" in arrays:
         return arrays["x"]
     _check_ends(folder, arrays, "x_indptr", "x_indices")
-    indptr, indices, data = (arrays[name] for name in SPARSE)
-    return sparse_rows((len(indptr) - 1, width), indptr, indices, data)
+    csr = scipy.sparse.csr_array((len(arrays["x_indptr"]) - 1, width), dtype=np.float32)
+    csr.indptr, csr.indices, csr.data = (arrays[name] for name in SPARSE)
+    return csr
 
 
 def _check_ends(folder: Path, arrays: Mapping[str, Array], pointers: str, indices: str) -> None:
@@ -373,13 +374,6 @@ def _check_ends(folder: Path, arrays: Mapping[str, Array], pointers: str, indice
         f"{folder}: {pointers} goes from {first} to {last}; {indices} has {entries} entries",
         StoreError,
     )
-
-
-def sparse_rows(shape: tuple[int, int], indptr: Any, indices: Any, data: Any) -> Any:
-    """Returns sparse features of these very arrays: the constructor would copy or convert them."""
-    csr = scipy.sparse.csr_array(shape, dtype=np.float32)
-    csr.data, csr.indices, csr.indptr = data, indices, indptr
-    return csr
 
 
 def _check_shapes(folder: Path, arrays: Mapping[str, Array], nodes: int, features: int) -> None:
@@ -493,9 +487,11 @@ def whole(
         types[name] = fields
     edges = {}
     for key, about in store.relations.items():
-        arrays = _joined_edges([part.edges[key, False] for part in parts], key, rows)
-        flags = ("undirected", "self_loops_removed")
-        edges[key] = arrays | {flag: getattr(about, flag) for flag in flags}
+        edges[key] = _joined_edges([part.edges[key, False] for part in parts], key, rows)
+        edges[key] |= {
+            "undirected": about.undirected,
+            "self_loops_removed": about.self_loops_removed,
+        }
     return types, edges
 
 
@@ -505,9 +501,11 @@ def _rows(store: Store, parts: Sequence[Part], name: str) -> Integers | None:
     if len(parts) == 1 or found[0] is None:
         return None
     rows = np.concatenate([np.zeros(0, np.int64) if one is None else one for one in found])
-    count = store.types[name].num_nodes
-    if len(rows) != count or not np.array_equal(np.sort(rows), np.arange(count)):
-        raise StoreError(f"{store.path}: the numbers in rows.npy are damaged")
+    demand(
+        np.array_equal(np.sort(rows), np.arange(store.types[name].num_nodes)),
+        f"{store.path}: the numbers in rows.npy are damaged",
+        StoreError,
+    )
     return rows
 
 

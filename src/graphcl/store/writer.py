@@ -114,17 +114,10 @@ class ArrayWriter:
             if files is not None and self._before is not None:
                 self._shared(one, table, files[one], table_files(self._before, one)[0])
             elif one == name and indices.dtype != kind:
-                self._write_as(name, indices, kind)
+                self.array(name, indices.shape, kind)[...] = indices
+                self.release(name)
             else:
                 self.write(one, table)
-
-    def _write_as(self, name: str, values: Any, kind: Any) -> None:
-        """Writes numbers of another kind, block by block."""
-        out = self.array(name, (len(values),), kind)
-        for start in range(0, len(values), _BLOCK_BYTES // 8):
-            part = slice(start, start + _BLOCK_BYTES // 8)
-            out[part] = values[part]
-        self.release(name)
 
     def _shared(self, name: str, values: Any, files: tuple[Path, ...], source: Path | None) -> None:
         """Notes an array whose first file may be one of an earlier store, and its checksums."""
@@ -370,8 +363,9 @@ def write_edges(writer: ArrayWriter, fields: Mapping[str, Any], *, narrow: bool)
     `narrow` writes indices in four bytes, which must fit: sampling then reads half as much.
     """
     beside = [name for name in ("edge_weight", "edge_features") if fields.get(name) is not None]
-    lists = {name: fields[name] for name in ("indptr", "indices", *beside)}
-    writer.write_lists(lists, narrow=narrow)
+    writer.write_lists(
+        {name: fields[name] for name in ("indptr", "indices", *beside)}, narrow=narrow
+    )
     if fields.get("edge_ids") is not None:
         writer.write("edge_ids", fields["edge_ids"])
 
