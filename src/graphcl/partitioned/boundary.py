@@ -94,8 +94,7 @@ class Boundary:
 
         Rows travel in rounds of about `ROUND_BYTES`, so little is held beside the table.
         """
-        most = torch.tensor([max(*self.received, *self.sent)])
-        most = max_over(most, self.share)
+        most = max_over(torch.tensor([max(*self.received, *self.sent)]), self.share)
         row_bytes = table.element_size() * table.shape[1]
         height = max(1, min(PEER_BYTES, ROUND_BYTES // self.share.world) // row_bytes)
         _exchange_in_rounds(
@@ -144,9 +143,8 @@ def open_any_part(path: Path, number: int) -> Part:
     store = part.store
     if not store.is_plain:
         return part
-    (nodes,), (held,) = part.nodes.values(), part.edges.values()
-    (relation,), names = store.relations.values(), ("indptr", "indices", "edge_weight")
-    edges = {name: held[name] for name in names if name in held}
+    (nodes,), (edges,) = part.nodes.values(), part.edges.values()
+    (relation,) = store.relations.values()
     relations = {EDGE: replace(relation, key=EDGE)}
     plain = replace(store, types={NODE: nodes.type}, relations=relations)
     return Part(plain, number, {NODE: nodes}, {(EDGE, False): edges})

@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from graphcl.arrays import Array, Floats, blocks
-from graphcl.errors import GraphCLError, RunError, import_extra
+from graphcl.arrays import Array, Floats, Integers, blocks
+from graphcl.errors import GraphCLError, RunError, demand, import_extra
 from graphcl.files.arrays import map_npy, regular_size
 from graphcl.files.text import check_fields
 from graphcl.graphs.nodes import Nodes
@@ -68,24 +67,16 @@ class ShardedEmbeddings:
     name: str
     build: str
     model: str
-    starts: npt.NDArray[np.int64]
+    starts: Integers
     dim: int
     shards: tuple["_NpyShard | _ParquetShard", ...]
+    ndim = 2
+    dtype = np.dtype(np.float32)
 
     @property
     def shape(self) -> tuple[int, int]:
         """``(nodes, dim)``."""
         return (len(self), self.dim)
-
-    @property
-    def ndim(self) -> int:
-        """Two."""
-        return 2
-
-    @property
-    def dtype(self) -> np.dtype[np.float32]:
-        """float32."""
-        return np.dtype(np.float32)
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -96,12 +87,18 @@ class ShardedEmbeddings:
             return self._some(np.arange(*rows.indices(len(self))))
         numbers = np.asarray(rows)
         if numbers.dtype == np.bool_:
-            if numbers.shape != (len(self),):
-                raise IndexError(f"a mask {numbers.shape} for {len(self)} rows")
+            demand(
+                numbers.shape == (len(self),),
+                f"a mask {numbers.shape} for {len(self)} rows",
+                IndexError,
+            )
             numbers = np.flatnonzero(numbers)
         numbers = np.where(numbers < 0, numbers + len(self), numbers).astype(np.int64)
-        if numbers.size and not 0 <= numbers.min() <= numbers.max() < len(self):
-            raise IndexError(f"a row outside 0 … {len(self) - 1}")
+        demand(
+            not numbers.size or 0 <= numbers.min() <= numbers.max() < len(self),
+            f"a row outside 0 … {len(self) - 1}",
+            IndexError,
+        )
         found = self._some(numbers.reshape(-1))
         return found if numbers.ndim else found[0]
 
@@ -152,9 +149,8 @@ def type_shards(path: Path, name: str) -> Path:
         RunError: there are none of this type.
     """
     names = shard_types(path)
-    if name not in names:
-        listed = f"; it has {', '.join(names)}" if names else ""
-        raise RunError(f"{path}: has no embeddings of the type {name!r}{listed}")
+    listed = f"; it has {', '.join(names)}" if names else ""
+    demand(name in names, f"{path}: has no embeddings of the type {name!r}{listed}", RunError)
     return path / type_name(names.index(name))
 
 
@@ -171,29 +167,42 @@ def open_shards(path: Path) -> ShardedEmbeddings:
             several types.
     """
     names = shard_types(path)
-    if names:
-        folders = ", ".join(f"{type_name(at)} ({name})" for at, name in enumerate(names))
-        raise RunError(f"{path}: has embeddings of several types, in its folders {folders}")
+    folders = ", ".join(f"{type_name(at)} ({name})" for at, name in enumerate(names))
+    demand(
+        not names, f"{path}: has embeddings of several types, in its folders {folders}", RunError
+    )
     values = read_description(path, FILE, KIND, MARK, RunError)
     about = check_fields(values, _SHARDS, str(path / FILE), RunError)
     where, dim, nodes = f"{path / FILE}: shard", about["dim"], about["num_nodes"]
     listed = [check_fields(one, _SHARD, where, RunError) for one in about["shards"]]
-    if dim < 1 or not 1 <= len(listed) <= MOST_PARTS:
-        raise RunError(f"{path / FILE}: must list 1 to {MOST_PARTS} shards, with a dim above 0")
+    demand(
+        dim > 0 and 1 <= len(listed) <= MOST_PARTS,
+        f"{path / FILE}: must list 1 to {MOST_PARTS} shards, with a dim above 0",
+        RunError,
+    )
     suffix = Path(listed[0]["file"]).suffix
-    if suffix not in READABLE:
-        kinds = " and ".join(READABLE)
-        raise RunError(f"{path}: has {suffix or 'unknown'} shards; embeddings are read of {kinds}")
+    demand(
+        suffix in READABLE,
+        f"{path}: has {suffix or 'unknown'} shards; embeddings are read of "
+        f"{' and '.join(READABLE)}",
+        RunError,
+    )
     starts, shards = [0], []
     for number, entry in enumerate(listed):
         name = f"{part_name(number)}{suffix}"
-        if entry["file"] != name or not entry["start"] == starts[-1] <= entry["stop"]:
-            raise RunError(f"{path / FILE}: shard {number} does not follow the one before")
+        demand(
+            entry["file"] == name and entry["start"] == starts[-1] <= entry["stop"],
+            f"{path / FILE}: shard {number} does not follow the one before",
+            RunError,
+        )
         starts.append(entry["stop"])
         shape = (starts[-1] - starts[-2], dim)
         shards.append(_open(path / name, number, len(listed), entry, shape))
-    if starts[-1] != nodes:
-        raise RunError(f"{path / FILE}: its shards have {starts[-1]} rows; num_nodes is {nodes}")
+    demand(
+        starts[-1] == nodes,
+        f"{path / FILE}: its shards have {starts[-1]} rows; num_nodes is {nodes}",
+        RunError,
+    )
     name, build, model = (about[key][:200] for key in ("name", "build", "model"))
     ranges = np.array(starts, np.int64)
     return ShardedEmbeddings(path, name, build, model, ranges, dim, tuple(shards))
@@ -217,10 +226,16 @@ def _open(
         size = regular_size(path, RunError)
     except FileNotFoundError:
         raise RunError(f"{path}: shard {number} of {count} is missing") from None
-    if entry["bytes"] != size:
-        raise RunError(f"{path}: torn: has {size} bytes; {FILE} says {entry['bytes']}")
-    if entry["ends"] != ends_digest(path):
-        raise RunError(f"{path}: is not the shard that was written with the others, or is damaged")
+    demand(
+        entry["bytes"] == size,
+        f"{path}: torn: has {size} bytes; {FILE} says {entry['bytes']}",
+        RunError,
+    )
+    demand(
+        entry["ends"] == ends_digest(path),
+        f"{path}: is not the shard that was written with the others, or is damaged",
+        RunError,
+    )
     return (_NpyShard if path.suffix == ".npy" else _ParquetShard)(path, shape)
 
 
@@ -229,9 +244,11 @@ class _NpyShard:
 
     def __init__(self, path: Path, shape: tuple[int, int]) -> None:
         self._array = map_npy(path, RunError)
-        if self._array.shape != shape or self._array.dtype != np.float32:
-            found = f"{self._array.dtype} {self._array.shape}"
-            raise RunError(f"{path}: holds {found}; {FILE} says float32 {shape}")
+        demand(
+            self._array.shape == shape and self._array.dtype == np.float32,
+            f"{path}: holds {self._array.dtype} {self._array.shape}; {FILE} says float32 {shape}",
+            RunError,
+        )
 
     def rows(self, numbers: Array) -> Floats:
         """Returns rows by their numbers, ascending."""
@@ -239,7 +256,6 @@ class _NpyShard:
 
     def ids(self) -> None:
         """An array has none."""
-        return
 
 
 class _ParquetShard:
@@ -258,9 +274,12 @@ class _ParquetShard:
             raise self._damaged(error) from None
         about = self._file.metadata
         fixed = pyarrow.types.is_fixed_size_list(kind) and kind.value_type == pyarrow.float32()
-        if about.num_rows != shape[0] or not fixed or kind.list_size != shape[1]:
-            found = f"{about.num_rows} rows of {kind}"
-            raise RunError(f"{path}: holds {found}; {FILE} says {shape[0]} of {shape[1]} floats")
+        demand(
+            about.num_rows == shape[0] and fixed and kind.list_size == shape[1],
+            f"{path}: holds {about.num_rows} rows of {kind}; {FILE} says {shape[0]} of {shape[1]} "
+            "floats",
+            RunError,
+        )
         counts = [about.row_group(one).num_rows for one in range(about.num_row_groups)]
         self._starts = np.cumsum([0, *counts])
         self._held: tuple[int, Floats] | None = None
@@ -279,21 +298,13 @@ class _ParquetShard:
         import pyarrow
 
         try:
-            column = self._file.read(columns=["id"])["id"].combine_chunks()
+            column = self._file.read(columns=["id"])["id"]
         except self._failures as error:
             raise self._damaged(error) from None
-        if isinstance(column, pyarrow.ChunkedArray):  # of no chunk, or of several
-            column = column.chunk(0) if column.num_chunks else pyarrow.array([], column.type)
-        if column.null_count:
-            raise RunError(f"{self._path}: an id is missing")
+        demand(not column.null_count, f"{self._path}: an id is missing", RunError)
         if pyarrow.types.is_integer(column.type):
-            found: Array = column.to_numpy()
-            return found
-        text = column.cast(pyarrow.large_string())
-        _, offsets, letters = text.buffers()
-        starts = np.frombuffer(offsets, np.int64)[text.offset : text.offset + len(text) + 1]
-        held = np.zeros(0, np.uint8) if letters is None else np.frombuffer(letters, np.uint8)
-        return Names(starts - starts[0], held[starts[0] : starts[-1]])
+            return np.asarray(column)
+        return Names.from_arrow(column)
 
     def _group(self, group: int) -> Floats:
         if self._held is None or self._held[0] != group:
@@ -305,8 +316,11 @@ class _ParquetShard:
             column = table["embedding"]
             pieces = [one.flatten().to_numpy().reshape(-1, self._dim) for one in column.chunks]
             rows = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-            if len(rows) != self._starts[group + 1] - self._starts[group]:
-                raise RunError(f"{self._path}: an embedding is missing")
+            demand(
+                len(rows) == self._starts[group + 1] - self._starts[group],
+                f"{self._path}: an embedding is missing",
+                RunError,
+            )
             self._held = (group, rows)
         return self._held[1]
 
@@ -341,9 +355,11 @@ def read_parts_nodes(path: Path, name: str | None = None) -> PartsNodes:
     store = read_store(path)
     if name is None:
         (name,) = store.types
-    if name not in store.types:
-        known = ", ".join(store.types)
-        raise RunError(f"{path}: has no type {name!r}; its types: {known}")
+    demand(
+        name in store.types,
+        f"{path}: has no type {name!r}; its types: {', '.join(store.types)}",
+        RunError,
+    )
     about = store.types[name]
     parts = [open_part(store, number) for number in range(len(store))]
     degree = np.zeros(about.num_nodes, np.int32)
@@ -363,9 +379,10 @@ def check_same_build(shards: ShardedEmbeddings, nodes: PartsNodes) -> None:
         RunError: they are of another build.
     """
     parts = nodes.parts
-    if parts is None or shards.build != parts.build or len(shards) != parts.num_nodes:
-        assert parts is not None
-        raise RunError(
-            f"{shards.path}: embeddings of the build {shards.build}; {parts.path} has the build "
-            f"{parts.build}"
-        )
+    assert parts is not None  # of a store in parts
+    demand(
+        shards.build == parts.build and len(shards) == parts.num_nodes,
+        f"{shards.path}: embeddings of the build {shards.build}; {parts.path} has the build "
+        f"{parts.build}",
+        RunError,
+    )

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from graphcl.arrays import Integers
 from graphcl.distributed import Share
-from graphcl.errors import StoreError
+from graphcl.errors import StoreError, demand
 from graphcl.graphs.filling import filled_table, filling_order
 from graphcl.graphs.scaling import Rows, Scaling, TableScaling, fit_tables
 from graphcl.graphs.schema import Direction, Schema, TypeSchema
@@ -47,8 +47,11 @@ def require_own(part: PartNodes, nodes: Tensor) -> None:
         StoreError: another process has asked for some; its parts are not these.
     """
     start, stop = part.nodes.start, part.nodes.stop
-    if len(nodes) and not start <= int(nodes.min()) <= int(nodes.max()) < stop:
-        raise StoreError(f"part {part.number}: is asked for nodes that it lacks")
+    demand(
+        not len(nodes) or start <= int(nodes.min()) <= int(nodes.max()) < stop,
+        f"part {part.number}: is asked for nodes that it lacks",
+        StoreError,
+    )
 
 
 class FeatureRows:
@@ -90,9 +93,9 @@ class FeatureRows:
             self._sparse = scipy.sparse.csr_array(parts, shape=own.shape)
             own = StoredFeatures(torch.empty(0, part.type.num_features))
         self._own, self.sparse = own, self._sparse is not None
-        self._columns = [
-            one for one in (own.values, own.row_divisor, own.word_divisor) if one is not None
-        ]
+        known = {name: getattr(own, name) for name in ("values", "row_divisor", "word_divisor")}
+        self._names = [name for name, one in known.items() if one is not None]
+        self._columns = [known[name] for name in self._names]
         width = own.shape[1] * own.values.element_size()
         self.row_bytes = width + 4 * (len(self._columns) - 1)  # a divisor is a float32
         self._kept = np.empty(0, np.int64)  # the numbers of the rows that are kept, ascending
@@ -123,7 +126,8 @@ class FeatureRows:
             far = far[~here]
         if self._wire.share.world > 1:
             self._put(tables, *self._asked(nodes, far))
-        return self._table(tables)
+        columns = dict(zip(self._names, tables, strict=True))
+        return replace(self._own, **columns)
 
     def keep(self, nodes: Integers) -> None:
         """Fills the cache with the rows of these nodes, at most as many as fit; ascending.
@@ -138,9 +142,7 @@ class FeatureRows:
         for start in range(0, self._wire.most(len(new)), height):
             some = np.arange(start, min(start + height, len(new)))
             which, found = self._asked(new, some)
-            places = torch.from_numpy(slots[which])
-            for table, rows in zip(self._cache, found, strict=True):
-                table[places] = rows
+            self._put(self._cache, slots[which], found)
         kept = np.concatenate([self._kept[stays], new])
         order = np.argsort(kept)
         self._kept = kept[order]
@@ -182,13 +184,6 @@ class FeatureRows:
         for table, found in zip(tables, rows, strict=True):
             table[places] = found
 
-    def _table(self, tables: list[Tensor]) -> StoredFeatures:
-        given = iter(tables)
-        values = next(given)
-        divisor = None if self._own.row_divisor is None else next(given)
-        words = None if self._own.word_divisor is None else next(given)
-        return replace(self._own, values=values, row_divisor=divisor, word_divisor=words)
-
 
 def part_features(part: PartNodes, scaling: TableScaling) -> StoredFeatures | SparseFeatures:
     """Returns the features of a part's nodes, scaled as they are read, or sparse."""
@@ -224,11 +219,10 @@ class Needed:
         return known
 
     def _count(self) -> None:
-        more = np.concatenate([np.empty(0, np.int64), *self._held])
-        new, counts = np.unique(more, return_counts=True)
-        every, where = np.unique(np.concatenate([self._known, new]), return_inverse=True)
-        sums = np.concatenate([self._times, counts])
-        total = np.bincount(where, weights=sums, minlength=len(every))
+        rows = np.concatenate([self._known, *self._held])
+        times = np.append(self._times, np.ones(len(rows) - len(self._times)))
+        every, where = np.unique(rows, return_inverse=True)
+        total = np.bincount(where, weights=times, minlength=len(every))
         self._known, self._times, self._held = every, total.astype(np.int64), []
 
 

@@ -23,10 +23,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from graphcl.arrays import Floats
 from graphcl.distributed import Share, max_over
 from graphcl.encoders import LayeredEncoder
 from graphcl.files.arrays import scratch_array
@@ -48,11 +48,10 @@ from graphcl.layerwise import (
     layer_by_layer,
 )
 from graphcl.partitioned.boundary import ENTRIES, Boundary
-from graphcl.partitioned.features import PreparedPart, part_features
+from graphcl.partitioned.features import CPU, PreparedPart, part_features
 from graphcl.store.reader import Edges
 
 SLAB_BYTES = 1 << 28  # of the columns that are in memory, with scratch files
-CPU = torch.device("cpu")
 
 
 def table_bytes(encoder: LayeredEncoder, prepared: PreparedPart) -> int:
@@ -138,7 +137,7 @@ def embed_part(
     scratch: Path | None = None,
     slab_bytes: int = SLAB_BYTES,
     on_rows: OnRows = lambda *_: None,
-) -> dict[str, npt.NDArray[np.float32]]:
+) -> dict[str, Floats]:
     """Returns the exact embeddings of a part's nodes, ``[nodes of the part, width]`` for each type.
 
     All processes of the group call it together, each with the part of its rank, on CPUs.

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from graphcl.distributed import Share, agree, from_rank
 from graphcl.errors import RunError, StoreError
@@ -81,14 +82,18 @@ def write_shard(
     sums = [json.loads(from_rank(said, share, rank=rank)) for rank in range(share.world)]
     if not share.first:
         return
-    listed = []
-    for number, about in enumerate(sums):
-        start, stop = int(parts.starts[number]), int(parts.starts[number + 1])
-        place = {"file": f"{part_name(number)}{suffix}", "start": start, "stop": stop}
-        listed.append(place | about)
-    whole = {MARK: FORMAT, "name": parts.name, "build": parts.build, "model": model}
-    whole |= {"num_nodes": parts.num_nodes, "dim": dim, "shards": listed}
-    (folder / FILE).write_text(json.dumps(whole, indent=1) + "\n")
+    ranges = zip(parts.starts[:-1].tolist(), parts.starts[1:].tolist(), sums, strict=True)
+    listed = [
+        {"file": f"{part_name(number)}{suffix}", "start": start, "stop": stop, **about}
+        for number, (start, stop, about) in enumerate(ranges)
+    ]
+    _describe(folder, MARK, parts, model=model, dim=dim, shards=listed)
+
+
+def _describe(folder: Path, mark: str, parts: StoredType | Store, **more: Any) -> None:
+    """Writes `shards.json`."""
+    about = {mark: FORMAT, "name": parts.name, "build": parts.build, "num_nodes": parts.num_nodes}
+    (folder / FILE).write_text(json.dumps(about | more, indent=1) + "\n")
 
 
 def write_typed_shards(
@@ -116,6 +121,4 @@ def write_typed_shards(
             own, suffix, parts.types[name], share, dim, partial(written, write=write), model=model
         )
     if share.first:
-        whole = {TYPED_MARK: FORMAT, "name": parts.name, "build": parts.build, "model": model}
-        whole |= {"num_nodes": parts.num_nodes, "dim": dim, "types": list(writes)}
-        (folder / FILE).write_text(json.dumps(whole, indent=1) + "\n")
+        _describe(folder, TYPED_MARK, parts, model=model, dim=dim, types=list(writes))

@@ -16,13 +16,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from graphcl.arrays import Integers
+from graphcl.arrays import Floats, Integers
 from graphcl.distributed import Share, current_share, sum_over
-from graphcl.errors import StoreError
+from graphcl.errors import StoreError, demand
 from graphcl.files.arrays import advise_random_reads
 from graphcl.graphs.schema import Direction
 from graphcl.graphs.tensors import edge_vectors
@@ -33,12 +32,10 @@ from graphcl.kernels.placing import number_distinct
 from graphcl.kernels.stored_features import StoredFeatures
 from graphcl.memory import free_memory_bytes
 from graphcl.partitioned.boundary import Wire, open_any_part
-from graphcl.partitioned.features import FeatureRows, Needed, PreparedPart, require_own
+from graphcl.partitioned.features import CPU, FeatureRows, Needed, PreparedPart, require_own
 from graphcl.store.columns import entry_places
 from graphcl.store.reader import Part
 from graphcl.topology import Children, Drawn, Level, SampledDirection, Seeds, Traffic, Tree
-
-CPU = torch.device("cpu")
 
 
 class PartsTopology:
@@ -195,8 +192,11 @@ class PartsTopology:
         drawn = Drawn(children, table[:, -1].long().contiguous(), relative, vectors)
         limit = self._types[direction.sender].num_nodes
         ends = drawn.children.aminmax() if len(drawn.children) else (torch.tensor(0),) * 2
-        if not 0 <= int(ends[0]) <= int(ends[1]) < limit:
-            raise StoreError(f"relation {':'.join(direction.relation)}: its edges are damaged")
+        demand(
+            0 <= int(ends[0]) <= int(ends[1]) < limit,
+            f"relation {':'.join(direction.relation)}: its edges are damaged",
+            StoreError,
+        )
         return drawn
 
     def _answer(self, edges: SampledDirection, key: Keys) -> Callable[[Tensor], tuple[Tensor, ...]]:
@@ -255,7 +255,7 @@ class PartsTopology:
 
     def neighbours(
         self, direction: Direction, nodes: Integers
-    ) -> tuple[Integers, Integers, npt.NDArray[np.float32] | None]:
+    ) -> tuple[Integers, Integers, Floats | None]:
         """Returns all neighbours of some nodes: how many each has, who they are, their weights.
 
         All processes call it together, and the owner of a node answers. `nodes` must be ascending.
