@@ -24,7 +24,7 @@ from graphcl.files.arrays import map_npy, read_npy
 from graphcl.tabular import cells, columns
 from graphcl.tabular.columns import IdColumn, identity
 from graphcl.tabular.duck import Duck, quoted
-from graphcl.tabular.features import FeaturePart, MatrixFeatures, Places
+from graphcl.tabular.features import Entries, FeaturePart, MatrixFeatures
 from graphcl.tabular.options import TableOptions
 from graphcl.tabular.preparation import TAGS, VECTORS, Column, is_far
 from graphcl.tabular.report import Problem, Usual, short
@@ -49,8 +49,10 @@ def tag_columns(source: Source, given: tuple[str, ...], id_column: str | None) -
     """
     if given:
         found = columns.find_all(source, given, "tag_columns")
-        twice = f"{option('tag_columns')}: {found[0]!r} cannot be two columns"
-        demand(len(set(found)) == len(found), f"{source.name}: {twice}")
+        demand(
+            len(set(found)) == len(found),
+            f"{source.name}: {option('tag_columns')}: {found[0]!r} cannot be two columns",
+        )
         return found[0], found[1], found[2] if len(found) > 2 else None, "given"
     demand(
         len(source.columns) > 1,
@@ -162,8 +164,9 @@ class TagTable(FeaturePart):
                 self._wrong(f"row {row}, column {column!r}{what.format(short(str(cell)))}")
         for condition, what in ((nameless, "name"), (empty, "value")):
             if count := self._duck.count(f"tag_rows WHERE {condition}"):
-                has = counted(count, "row has", "rows have")
-                self.notes.append(f"tags: {has} no {what}: left out")
+                self.notes.append(
+                    f"tags: {counted(count, 'row has', 'rows have')} no {what}: left out"
+                )
 
     def _say_unknown(self, kind: str) -> None:
         """Says how many rows name a node that is not there; refuses them all or if asked to."""
@@ -180,8 +183,10 @@ class TagTable(FeaturePart):
             self.notes.append(f"tags: {said}: left out")
             return
         (known,) = self._duck.row("SELECT min_by(key, number)::VARCHAR FROM nodes")
-        such = f"column {self._id!r} must hold ids of nodes, such as {known!r}"
-        self._wrong(f"{option('tags')}: {said}; {such}")
+        self._wrong(
+            f"{option('tags')}: {said}; column {self._id!r} must hold ids of nodes, such as "
+            f"{known!r}"
+        )
 
     def _fit(self, training: npt.NDArray[np.bool_] | None) -> None:
         """Takes the names from the training rows."""
@@ -271,7 +276,7 @@ class TagTable(FeaturePart):
         for rows, places, values in self.entries():
             x[rows, places] = values
 
-    def entries(self) -> Iterator[tuple[Places, Places, npt.NDArray[np.float32]]]:
+    def entries(self) -> Iterator[Entries]:
         """Yields rows, columns and values that are not zero; rows ascend in each part."""
         for batch in self._duck.batches("SELECT number, place, w FROM tag_entries"):
             if batch.num_rows:
@@ -288,8 +293,10 @@ def open_vectors(given: Any) -> tuple[str, npt.NDArray[Any]]:
     path, name = Path("vectors"), "vectors"
     if isinstance(given, str):
         path, name = Path(given), Path(given).stem
-        advice = f"{option('vectors')} takes an .npy file: numpy.save('vectors.npy', x)"
-        demand(path.suffix.lower() == ".npy", f"{path}: {advice}")
+        demand(
+            path.suffix.lower() == ".npy",
+            f"{path}: {option('vectors')} takes an .npy file: numpy.save('vectors.npy', x)",
+        )
         demand(path.exists(), f"{path}: no such file")
         given = map_npy(path, GraphError, fortran_too=True)
     table = np.asanyarray(given)
@@ -326,8 +333,11 @@ def load_ids(duck: Duck, options: TableOptions) -> IdColumn:
             where=source.name,
         )
     rows, found = len(open_vectors(options.vectors)[1]), duck.count("vector_rows")
-    said = f"{option('vector_ids')}: {counted(found, 'id')} for {counted(rows, 'vector')}"
-    demand(found == rows, f"{source.name}: {said}")
+    demand(
+        found == rows,
+        f"{source.name}: {option('vector_ids')}: {counted(found, 'id')} for "
+        f"{counted(rows, 'vector')}",
+    )
     loaded = IdColumn(source, column, "vector_rows", "id")
     loaded.check_present(duck)
     return loaded
@@ -351,8 +361,8 @@ class VectorFeatures(MatrixFeatures):
 
     def wrong(self, message: str, name: str = "") -> None:
         """Notes a problem with the vectors, or with their ids in a table of this name."""
-        of = option("vector_ids") if name else option("vectors")
-        self.problems.append(Problem(f"{name or self.path}: {of}: {message}"))
+        of = "vector_ids" if name else "vectors"
+        self.problems.append(Problem(f"{name or self.path}: {option(of)}: {message}"))
 
     def look(self, known: Column | None, training: npt.NDArray[np.bool_] | None) -> None:
         """Finds the range of the values and what is wrong with them.
@@ -362,8 +372,9 @@ class VectorFeatures(MatrixFeatures):
             training: whether each node is one that the range is taken from; None means all are.
         """
         if known is not None and len(known.features) != self.width:
-            before = f"in training they had {len(known.features):,}"
-            self.wrong(f"vectors of {self.width:,} numbers; {before}")
+            self.wrong(
+                f"vectors of {self.width:,} numbers; in training they had {len(known.features):,}"
+            )
             return
         low, high = np.inf, -np.inf
         for rows, _, block in self.blocks():
@@ -371,8 +382,10 @@ class VectorFeatures(MatrixFeatures):
                 row = int(rows[node])
                 if self.places is not None:
                     row = int(np.flatnonzero(self.places == row)[0])
-                where = f"{self.x[row, place]} in row {row}, number {place} (from 0)"
-                self.wrong(f"{where}; a feature is a finite float32")
+                self.wrong(
+                    f"{self.x[row, place]} in row {row}, number {place} (from 0); a feature is a "
+                    "finite float32"
+                )
                 return
             seen = block if training is None else block[training[rows]]
             low = min(low, float(seen.min(initial=np.inf)))

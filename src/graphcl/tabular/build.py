@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import GraphError, StoreError, counted, demand, option
+from graphcl.errors import StoreError, counted, demand, option
 from graphcl.files.remote import local, named
 from graphcl.graphs.collection import fingerprint
 from graphcl.graphs.conversion import describe_reverse, find_reverse
@@ -33,7 +33,6 @@ from graphcl.tabular.entries import (
     symmetric_entries,
 )
 from graphcl.tabular.features import InMemory
-from graphcl.tabular.nodes import NumberedNodes
 from graphcl.tabular.options import FILES, TableOptions, holds_tables
 from graphcl.tabular.originals import read_cells
 from graphcl.tabular.preparation import read_preparation, write_preparation
@@ -132,9 +131,13 @@ def fill_graph(
         into: Any = InMemory()
         if store is not None:
             (into,) = store.add_type(name, [0, own.num_nodes], own.report.class_names)
-        x = own.fill(into, further)
+        x: Any = own.fill(into, further)
         if further:
-            _add_structural(own, relations[EDGE], x)
+            edges = relations[EDGE]
+            x[:, own.num_features :] = structural_features(edges.indptr, edges.indices)
+            own.report.notes.append(
+                Usual(f"features from the edges alone: {'; '.join(FEATURE_NAMES)}")
+            )
         if store is None:
             cells = read_cells(own)
             nodes[name] = Nodes(name, own.num_nodes, into.x, **own.fields(), cells=cells)
@@ -226,8 +229,11 @@ def _further(tables: Tables) -> int:
         return 0
     nodes, how = tables.plain, tables.plain.options.features
     if tables.lists[0].age is not None:  # edges have a feature; a type without any is filled in
-        leave = f"leave these out: {option('age', False)}"
-        demand(how != "both", f"{option('features', 'both')}: not with the ages of edges; {leave}")
+        demand(
+            how != "both",
+            f"{option('features', 'both')}: not with the ages of edges; leave these out: "
+            f"{option('age', False)}",
+        )
         return 0
     further = len(FEATURE_NAMES) if how in ("structural", "both") else 0
     what = "no node table" if nodes.options.nodes is None else "no column that can be a feature"
@@ -237,13 +243,6 @@ def _further(tables: Tables) -> int:
         f"{option('features', 'structural')} to compute features from the edges alone",
     )
     return further
-
-
-def _add_structural(nodes: NumberedNodes, edges: Relation, x: Any) -> None:
-    """Fills the last columns of `x` with features from the edges alone."""
-    x[:, nodes.num_features :] = structural_features(edges.indptr, edges.indices)
-    said = f"features from the edges alone: {'; '.join(FEATURE_NAMES)}"
-    nodes.report.notes.append(Usual(said))
 
 
 def _fill_relations(
@@ -312,11 +311,11 @@ def _fill_relation(
     def adjust(weight: npt.NDArray[np.float32]) -> None:
         if undirected and found.symmetric:
             weight *= np.float32(0.5)  # exact; both directions were added up
-        if len(weight) and not (np.isfinite(weight).all() and (weight > 0).all()):
-            raise GraphError(
-                f"{table.source.name}: the weights of an edge add up to a number outside the range "
-                "of float32; divide them by a constant (only their ratios matter)"
-            )
+        demand(
+            np.isfinite(weight).all() and (weight > 0).all(),
+            f"{table.source.name}: the weights of an edge add up to a number outside the range of "
+            "float32; divide them by a constant (only their ratios matter)",
+        )
 
     fill_csr(
         into,
@@ -368,8 +367,9 @@ def _edge_notes(table: EdgeList, kept: Mapping[Key, Relation], report: TableRepo
     notes = said_of(head_of("edges", table.name if own is None else ""), table.notes)
     if own is not None:
         listed = ", ".join(one.name for one in table.relations)
-        count = counted(len(table.relations), "relation")
-        notes.append(Usual(f"edges: {own!r} names {count}: {listed}"))
+        notes.append(
+            Usual(f"edges: {own!r} names {counted(len(table.relations), 'relation')}: {listed}")
+        )
     for one in table.relations:
         found, head, counts = kept.get(one.key), head_of("edges", one.name), report.counts
         if found is None:  # another one read backwards
@@ -380,8 +380,8 @@ def _edge_notes(table: EdgeList, kept: Mapping[Key, Relation], report: TableRepo
             parts = zip(table.columns, one.how, strict=True)
             how = "guessed: " + "; ".join(f"{column!r}: {how}" for column, how in parts)
             how = "given" if set(one.how) == {"given"} else how
-            ends = f"{found.source} → {found.target} ({how})"
-            notes.append(Usual(f"{head} {counted(found.num_edges, 'edge')} {ends}"))
+            edges = counted(found.num_edges, "edge")
+            notes.append(Usual(f"{head} {edges} {found.source} → {found.target} ({how})"))
             notes += said_of(head, one.features.notes)
             if one.features.fates:
                 report.relations[":".join(one.key)] = one.features.fates

@@ -67,11 +67,10 @@ def ends(source: Source, first: str | None, second: str | None) -> tuple[str, st
 
     A column that is not given is guessed from its name; failing that, the first columns are taken.
     """
-    one = ", ".join(map(repr, source.columns))
     demand(
         len(source.columns) > 1,
-        f"{source.name}: has one column ({one}); an edge needs two ends; "
-        "check that the delimiter is a comma, tab, semicolon or bar",
+        f"{source.name}: has one column ({', '.join(map(repr, source.columns))}); an edge needs "
+        "two ends; check that the delimiter is a comma, tab, semicolon or bar",
     )
     start = find(source, first, "source_column") if first else None
     end = find(source, second, "target_column") if second else None
@@ -211,9 +210,11 @@ class IdColumn:
             ranges = {"BIGINT": (-(2**63), 2**63), "UBIGINT": (0, 2**64)}
             fits = (k for k, (a, b) in ranges.items() if high is None or (a <= low and high < b))
             return next(fits, "VARCHAR")
-        cast = f'cast it in a query: SELECT CAST("{self.name}" AS BIGINT), …'
-        known = f"column {self.name!r} is {given}; ids are integers or strings: {cast}"
-        demand(given in TEXTS, f"{self.source.name}: {known}")
+        demand(
+            given in TEXTS,
+            f"{self.source.name}: column {self.name!r} is {given}; ids are integers or strings: "
+            f'cast it in a query: SELECT CAST("{self.name}" AS BIGINT), …',
+        )
         whole = (
             f"regexp_full_match({column}, {_DECIMAL}) AND TRY_CAST({column} AS BIGINT) IS NOT NULL"
         )

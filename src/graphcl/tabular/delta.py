@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from graphcl.arrays import Array
 from graphcl.errors import GraphError, counted, demand, option
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
@@ -39,7 +39,6 @@ from graphcl.tabular.sources import Source, open_source
 from graphcl.tabular.tables import open_tables
 from graphcl.tabular.times import has_age_alone
 
-Array = npt.NDArray[Any]
 _FAR = 1e38  # a column of unknown range
 _NOTHING = "nothing"  # a relation without edges, where tables of nodes come alone
 _NO_EDGES = {"source": np.array([], np.str_), "target": np.array([], np.str_)}
@@ -135,7 +134,7 @@ def read_new(
             of_type(graph, options, name, table),
             graph.nodes[name],
             computed,
-            _named(table, "nodes" if graph.is_plain else f"nodes {name}"),
+            name_of(table, "nodes" if graph.is_plain else f"nodes {name}"),
         )
         for name, table in nodes.items()
     }
@@ -171,7 +170,7 @@ def _read(
         with open_tables(table, replace(options, unknown_edges="add")) as opened:
             delta, numbered = fill_graph(opened), list(opened.nodes.values())
     except NoRowsError:
-        names = [one.table for one in chosen.values()] or [_named(table, role)]
+        names = [one.table for one in chosen.values()] or [name_of(table, role)]
         raise GraphError(
             f"{names[0]}: has no rows, so nothing would change; leave it out"
         ) from None
@@ -182,7 +181,7 @@ def _read(
     for key, one in edges.items():
         listed = delta.only_relation if graph.is_plain else delta.relations[key]
         called = role if graph.is_plain else f"edges {key[1]}"
-        found.edges[key] = _new_edges(graph.relations[key], listed, _named(one, called))
+        found.edges[key] = _new_edges(graph.relations[key], listed, name_of(one, called))
     # That edges name nodes of the graph, or that a node has none here, is as it should be.
     usual = ["that only edges name", "added, with features of zero", "no edge"]
     if not edges:
@@ -323,12 +322,16 @@ def _new_nodes(own: Nodes, numbered: NumberedNodes, one: "_Columns | None") -> N
     if one is None:
         return NewNodes(listed)
     filled = numbered.report.filled_values
-    missing = counted(filled, "value is", "values are")
-    known = not (one.exact and filled)
-    demand(known, f"{one.table}: {missing} missing; every feature needs one")
-    width, wanted = own.num_features, f"the graph has {len(one.features)}"
-    fits = width == len(one.features)
-    demand(fits, f"{one.table}: has {counted(width, 'feature')}; {wanted}")
+    demand(
+        not (one.exact and filled),
+        f"{one.table}: {counted(filled, 'value is', 'values are')} missing; every feature needs "
+        "one",
+    )
+    width = own.num_features
+    demand(
+        width == len(one.features),
+        f"{one.table}: has {counted(width, 'feature')}; the graph has {len(one.features)}",
+    )
     rows = own.num_nodes - numbered.report.added_nodes  # nodes that edges add come last
     masks = {mask: getattr(own, mask) for mask in MASKS if getattr(own, mask) is not None}
     return NewNodes(
@@ -400,8 +403,11 @@ class _Columns:
 
     def _reduce(self, source: Source, prepared: Preparation, width: int) -> Preparation:
         """Leaves out what the table does not have."""
-        wanted = f"{len(prepared.features)} features come from tables, and the graph has {width}"
-        demand(len(prepared.features) == width, f"{source.name}: {wanted}")
+        demand(
+            len(prepared.features) == width,
+            f"{source.name}: {len(prepared.features)} features come from tables, and the graph has "
+            f"{width}",
+        )
         parts = [(one.name, one.features, one.name in source.columns) for one in prepared.columns]
         beside = {one.kind: getattr(self.options, one.kind) is not None for one in prepared.beside}
         parts += [(option(one.kind), one.features, beside[one.kind]) for one in prepared.beside]
@@ -418,13 +424,16 @@ def _as_they_are(source: Source, names: Sequence[str], width: int) -> Preparatio
     for name in names:
         if found := table_columns.refusal(source, name):  # as a feature it would leak
             raise GraphError(found[0])
-    columns = f"has {counted(len(names), 'column')} of features"
-    order = f"the graph has {width}, and they are taken in order"
-    demand(len(names) == width, f"{source.name}: {columns}; {order}")
+    demand(
+        len(names) == width,
+        f"{source.name}: has {counted(len(names), 'column')} of features; the graph has {width}, "
+        "and they are taken in order",
+    )
     return Preparation(tuple(Column(one, NUMBER, (one,), low=-_FAR, high=_FAR) for one in names))
 
 
-def _named(given: Any, name: str) -> str:
+def name_of(given: Any, name: str) -> str:
+    """Returns what messages call a table: its file, or a name."""
     return given if isinstance(given, str) else name
 
 

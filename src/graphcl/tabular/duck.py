@@ -94,12 +94,9 @@ class Duck:
 
     def rows(self, sql: str, *, where: str = "tables") -> list[tuple[Any, ...]]:
         """Returns all rows of a query with a small result."""
-        found: list[tuple[Any, ...]] = self._ask(
-            lambda: self._connection.execute(sql).fetchall(), where
-        )
-        return found
+        return self._ask(lambda: self._connection.execute(sql).fetchall(), where)
 
-    def _ask(self, work: Callable[[], Any], where: str) -> Any:
+    def _ask(self, work: Callable[[], T], where: str) -> T:
         try:
             return interruptible(work, self._connection.interrupt)
         except (self._error, OSError) as error:

@@ -114,11 +114,10 @@ class EdgeList:
         self.options, self.typed, self.age = options, options.is_typed, age
         self.said, self.name = split_relation(text, list(types))
         self.relation_column, self.columns, self.how = find_ends(source, options, types)
-        self.weight: str | None = None
-        if options.weight is not None:
-            self.weight = table_columns.named(source, [options.weight])
-            if not self.typed:
-                self.weight = table_columns.find(source, options.weight, "weight")
+        given_weight = [] if options.weight is None else [options.weight]
+        self.weight = table_columns.named(source, given_weight)
+        if given_weight and not self.typed:
+            self.weight = table_columns.find(source, options.weight, "weight")
         self.rows = self.dangling = 0
         self.relations: list[FoundRelation] = []
         self.problems: list[Problem] = []
@@ -215,8 +214,9 @@ class EdgeList:
             if kept == prepared.columns:
                 aged = None
             elif aged is None:
-                said = f"has no times {prepared.columns[-1].name!r}, which edges had in training"
-                self.problems.append(Problem(f"{self.source.name}: {said}"))
+                self._wrong(
+                    f"has no times {prepared.columns[-1].name!r}, which edges had in training"
+                )
             prepared = replace(prepared, columns=kept) if kept else None
         elif options.edge_preparations is not None:
             aged = None
@@ -224,8 +224,9 @@ class EdgeList:
             return EdgeFeatures(age=aged)
         view, left = f"edge_columns_{found.number}", dict[str, str]()
         columns = ", ".join(f"c{place} AS {quoted(name)}" for place, name in enumerate(names))
-        where = f"FROM edges WHERE {found.where}"
-        duck.run(f"CREATE VIEW {view} AS SELECT {columns or 'rowid'} {where}")
+        duck.run(
+            f"CREATE VIEW {view} AS SELECT {columns or 'rowid'} FROM edges WHERE {found.where}"
+        )
         kinds = {name: self.source.columns[name] for name in names}
         source = replace(self.source, relation=view, columns=kinds, nodes=None, stable=True)
         session = f"edges_{found.number}_"
@@ -278,11 +279,10 @@ class EdgeList:
             found.types = self.said or (next(iter(self.types)),) * 2
             found.how = ("given", "given")
         elif not found.rows:
-            pair = self._pair(("SOURCE", "TARGET"))
             self._wrong(
                 "has no rows, so nothing says which types the relation "
                 f"{found.name!r} joins; leave it out, or say it: "
-                f"{option('edges', self._file, of=pair)}"
+                f"{option('edges', self._file, of=self._pair(('SOURCE', 'TARGET')))}"
             )
             return
         else:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from graphcl.arrays import Array, Doubles, Floats, Integers
 from graphcl.store.writer import ArrayWriter
 from graphcl.tabular.duck import Duck
 from graphcl.tabular.features import InMemory
@@ -21,20 +21,19 @@ from graphcl.tabular.report import EdgeCounts
 
 BLOCK = 1 << 20  # entries that are looked at, written or numbered at a time
 MAX_NODES = 1 << 31  # two node numbers and the direction fit in 63 bits
-Ints = npt.NDArray[np.int64]
-Aging = Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float32]]
+Aging = Callable[[Doubles], Floats]
 # Rows, columns, weights (or None) and features (or None) of entries, sorted by rows.
-Entries = tuple[Ints, Ints, npt.NDArray[Any] | None, npt.NDArray[Any] | None]
+Entries = tuple[Integers, Integers, Array | None, Array | None]
 
 
-def _runs(duck: Duck, query: str, shift: int) -> Iterator[list[npt.NDArray[Any]]]:
+def _runs(duck: Duck, query: str, shift: int) -> Iterator[list[Array]]:
     """Yields the columns of a query that is sorted by keys, its first column.
 
     Keys that are the same but for their last `shift` bits come in one batch.
     """
-    held: list[npt.NDArray[Any]] = []
+    held: list[Array] = []
     for batch in duck.batches(query):
-        parts: list[npt.NDArray[Any]] = [column.to_numpy() for column in batch.columns]
+        parts: list[Array] = [column.to_numpy() for column in batch.columns]
         if held:
             parts = [np.concatenate(pair) for pair in zip(held, parts, strict=True)]
         # The last entry may continue in the next batch, so it is held back.
@@ -104,7 +103,7 @@ def directed_entries(
     where: str,
     *,
     weighted: bool,
-    features: npt.NDArray[np.float32] | None,
+    features: Floats | None,
     age: Aging | None = None,
 ) -> Iterator[Entries]:
     """Yields the entries of a relation, sorted by target and source.
@@ -148,8 +147,8 @@ def fill_csr(
     dtype: Any,
     weighted: bool = False,
     width: int = 0,
-    adjust: Callable[[npt.NDArray[np.float32]], None] = lambda _: None,
-) -> Ints:
+    adjust: Callable[[Floats], None] = lambda _: None,
+) -> None:
     """Fills ``indices``, ``indptr``, ``edge_weight`` and ``edge_features`` from sorted entries.
 
     Args:
@@ -161,9 +160,6 @@ def fill_csr(
         weighted: whether entries have weights.
         width: features of an entry.
         adjust: is given all weights at the end.
-
-    Returns:
-        The row pointers.
     """
     arrays = {"indices": into.array("indices", (most,), dtype)}
     if weighted:
@@ -191,4 +187,3 @@ def fill_csr(
     arrays.clear()  # no map may be left when files are cut
     for name in names:
         into.shorten(name, place)
-    return np.asarray(indptr)

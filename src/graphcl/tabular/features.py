@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse
 
+from graphcl.arrays import Array, Booleans, Doubles, Floats, Integers
 from graphcl.errors import GraphError
 from graphcl.store.writer import ArrayWriter
 from graphcl.tabular.cells import is_text, number, plain
@@ -40,9 +40,6 @@ SPARSE_WIDTH = 512  # features; with fewer, features are dense whatever they hol
 SPARSE_SHARE = 0.1  # of all values that are not zero: with more, features are dense
 _SORTED = 1 << 22  # entries that are sorted at a time
 _LARGEST = float(np.finfo(np.float32).max)
-
-Floats = npt.NDArray[np.float64]
-Places = npt.NDArray[np.int64]
 
 
 def kept(duck: Duck, source: Source) -> Source:
@@ -98,18 +95,17 @@ class Facts:
         self.low, self.high = np.full(width, np.inf), np.full(width, -np.inf)
 
     @property
-    def mean(self) -> Floats:
+    def mean(self) -> Doubles:
         """The mean of the training rows; 0 where they have no number."""
-        found: Floats = self.total / np.maximum(self.known, 1)
-        return found
+        return np.asarray(self.total / np.maximum(self.known, 1))
 
     def add(
         self,
         first: int,
         column: int,
-        block: Floats,
-        nulls: npt.NDArray[np.bool_] | None,
-        training: npt.NDArray[np.bool_] | None,
+        block: Doubles,
+        nulls: Booleans | None,
+        training: Booleans | None,
     ) -> None:
         """Adds some rows of consecutive columns.
 
@@ -143,11 +139,10 @@ class Facts:
         self.high[part] = np.maximum(self.high[part], high)
 
 
-def _range(block: Floats) -> tuple[Floats, Floats]:
+def _range(block: Doubles) -> tuple[Doubles, Doubles]:
     """Returns the smallest and the largest number of each row, but for NaN."""
-    low: Floats = np.fmin.reduce(block, axis=1, initial=np.inf)
-    high: Floats = np.fmax.reduce(block, axis=1, initial=-np.inf)
-    return low, high
+    low = np.fmin.reduce(block, axis=1, initial=np.inf)
+    return low, np.fmax.reduce(block, axis=1, initial=-np.inf)
 
 
 class Numbers:
@@ -171,7 +166,7 @@ class Numbers:
         columns: Sequence[str],
         file: Path,
         *,
-        training: npt.NDArray[np.bool_] | None = None,
+        training: Booleans | None = None,
     ) -> None:
         self.facts = Facts(2 * len(columns))  # with room for columns that are read once more
         self._duck, self._source, self._file, self._training = duck, source, file, training
@@ -222,7 +217,7 @@ class Numbers:
             self._kept.append((column, path))
             column += len(names)
 
-    def blocks(self, filling: Floats) -> Iterator[tuple[int, int, npt.NDArray[np.float32]]]:
+    def blocks(self, filling: Doubles) -> Iterator[tuple[int, int, Floats]]:
         """Yields the first row, the first column and values ``[rows, columns]``.
 
         Blocks of columns come from left to right, each from the first row on. `filling` has for
@@ -256,10 +251,10 @@ class InMemory:
     """Arrays in memory, by name."""
 
     def __init__(self) -> None:
-        self.arrays: dict[str, npt.NDArray[Any]] = {}
+        self.arrays: dict[str, Array] = {}
         self.num_features = 0
 
-    def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
+    def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
         """Returns a new array of zeros."""
         return self.arrays.setdefault(name, np.zeros(shape, dtype))
 
@@ -267,7 +262,7 @@ class InMemory:
         """Cuts an array to its first `length` entries."""
         self.arrays[name] = self.arrays[name][:length].copy()
 
-    def read(self, name: str) -> npt.NDArray[Any]:
+    def read(self, name: str) -> Array:
         """Returns an array."""
         return self.arrays[name]
 
@@ -284,8 +279,8 @@ class InMemory:
         return scipy.sparse.csr_array(parts, shape=(len(parts[2]) - 1, self.num_features))
 
 
-Entries = tuple[Places, Places, npt.NDArray[np.float32]]
-Block = tuple[Places, Places, Any]
+Entries = tuple[Integers, Integers, Floats]
+Block = tuple[Integers, Integers, Any]
 
 
 class FeaturePart:
@@ -303,7 +298,7 @@ class FeaturePart:
         """Yields rows, which ascend, columns, and their values, dense or CSR."""
         raise NotImplementedError
 
-    def fill(self, x: npt.NDArray[np.float32]) -> None:
+    def fill(self, x: Floats) -> None:
         """Fills `x`, zeros with at least as many rows as there are nodes."""
         for rows, columns, block in self.blocks():
             values = block.toarray() if scipy.sparse.issparse(block) else block
@@ -316,7 +311,7 @@ class FeaturePart:
             yield rows[found.coords[0]], columns[found.coords[1]], found.data
 
 
-def _span(places: Places) -> Any:
+def _span(places: Integers) -> Any:
     """Returns places as a slice if they follow each other, which is quicker to fill."""
     whole = len(places) > 0 and bool((np.diff(places) == 1).all())
     return slice(int(places[0]), int(places[-1]) + 1) if whole else places
@@ -367,7 +362,7 @@ class ColumnFeatures(FeaturePart):
             columns = np.arange(start, start + block.shape[1])
             yield np.arange(first, first + len(block)), columns, block
 
-    def _encoded(self) -> Iterator[tuple[int, int, npt.NDArray[np.float32]]]:
+    def _encoded(self) -> Iterator[tuple[int, int, Floats]]:
         """Yields the first row, the first feature and the features of other columns."""
         start = 0
         for column in self.preparation.columns:
@@ -393,7 +388,7 @@ class MatrixFeatures(FeaturePart):
     """
 
     x: Any
-    places: Places | None = None
+    places: Integers | None = None
 
     def __post_init__(self) -> None:
         self.width = int(self.x.shape[1])
@@ -462,7 +457,7 @@ def fill_sparse(
     _sort_rows(indptr, indices, data)
 
 
-def _sort_rows(indptr: Places, indices: Any, data: Any) -> None:
+def _sort_rows(indptr: Integers, indices: Any, data: Any) -> None:
     """Sorts the columns in each row, a few rows at a time."""
     first, rows = 0, len(indptr) - 1
     while first < rows:

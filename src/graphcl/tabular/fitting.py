@@ -112,8 +112,9 @@ class _Columns:
 
     def _say_filled(self, filling: str) -> None:
         if self.filled:
-            filled = counted(self.filled, "missing value")
-            self.notes.append(f"nodes: {filled} filled with {filling}")
+            self.notes.append(
+                f"nodes: {counted(self.filled, 'missing value')} filled with {filling}"
+            )
 
     def _say_of(self, names: Sequence[str], what: str) -> None:
         """Notes what several columns have, if there are any; ``{}`` stands for their names."""
@@ -131,9 +132,9 @@ class _Columns:
         for start in range(0, len(names), COPIED_COLUMNS):
             block = names[start : start + COPIED_COLUMNS]
             table = f"{self._session}others_{len(self._others)}"
-            picked = ", ".join(quoted(name) for name in block)
             self._duck.run(
-                f"CREATE TABLE {table} AS SELECT {picked}{marked} FROM {self._source.relation}",
+                f"CREATE TABLE {table} AS SELECT {', '.join(map(quoted, block))}{marked} "
+                f"FROM {self._source.relation}",
                 where=self._source.name,
             )
             for name in block:
@@ -222,8 +223,11 @@ class FitColumns(_Columns):
             other = self._others.get(name)
             if other is not None and name in typos:
                 row, cell = other.first(f"{cells.number(self._source, name)} IS NULL")
-                what = f"row {row}, column {name!r}: {short(cell)} is not a number; correct it, or"
-                self._leave(f"{what} leave the column out with", name)
+                self._leave(
+                    f"row {row}, column {name!r}: {short(cell)} is not a number; correct it, or "
+                    "leave the column out with",
+                    name,
+                )
             elif other is not None and name not in columns:
                 columns |= self._decide(other, given.get(name, ""))
         return columns
@@ -308,9 +312,10 @@ class FitColumns(_Columns):
             self.problems.append(other.problem())
             return {}
         if strict and said and cells.kind_of_type(self._source.columns[name]) != DATE:
-            how = f"read it with {option('date', name)}, or leave the column out with"
             self._wrong(
-                f"column {name!r} holds dates: {how} {option('ignore', name)}", ("date", name)
+                f"column {name!r} holds dates: read it with {option('date', name)}, or leave the "
+                f"column out with {option('ignore', name)}",
+                ("date", name),
             )
             return {}
         fitted = other.fit(chosen, missing)
@@ -356,8 +361,11 @@ class FitColumns(_Columns):
             f"abs(value) > {largest}",
             where=self._source.name,
         )
-        what = f"row {row + 1}, column {name!r}: {value} does not fit in a float32 feature"
-        self._leave(f"{what}; correct it, or leave the column out with", name)
+        self._leave(
+            f"row {row + 1}, column {name!r}: {value} does not fit in a float32 feature; correct "
+            "it, or leave the column out with",
+            name,
+        )
 
     def _refuse_missing(self) -> None:
         others = (one.missing()[0] for one in self._others.values())
@@ -408,8 +416,10 @@ class ApplyColumns(_Columns):
                 near = suggestion(column.name, self._source.columns)
                 self._wrong(f"has no column {column.name!r}, which the model was trained on{near}")
             elif not self._readable(column):
-                kind = self._source.columns[column.name]
-                self._wrong(f"column {column.name!r} is {kind}; in training it was {column.kind}")
+                self._wrong(
+                    f"column {column.name!r} is {self._source.columns[column.name]}; in training "
+                    f"it was {column.kind}"
+                )
         if self.problems:
             return
         plain = [column for column in columns if column.kind == NUMBER]
@@ -442,8 +452,10 @@ class ApplyColumns(_Columns):
                 self._copy([name])
                 self._refuse_cell(column, cells.number(self._source, name), "is not a number")
             if facts.unfit[place] >= 0:
-                row = int(facts.unfit[place]) + 1
-                self._wrong(f"row {row}, column {name!r}: does not fit in a float32 feature")
+                self._wrong(
+                    f"row {int(facts.unfit[place]) + 1}, column {name!r}: does not fit in a "
+                    "float32 feature"
+                )
             if facts.absent[place] == facts.rows > 0:
                 empty.append(name)
             self.missing[name] = int(facts.absent[place])
@@ -454,8 +466,10 @@ class ApplyColumns(_Columns):
         self._say_of(empty, f"no values and {self._filling} in every row: {{}}")
         for column, worst in far[:1]:
             seen = f"{column.name!r}: {worst:g}; in training {column.low:g} to {column.high:g}"
-            range_ = f"numbers far outside the training's range: {{}} ({seen})"
-            self._say_of([one.name for one, _ in far], range_)
+            self._say_of(
+                [one.name for one, _ in far],
+                f"numbers far outside the training's range: {{}} ({seen})",
+            )
 
     def _refuse_cell(self, column: Column, sql: str, what: str) -> None:
         """Refuses the first cell that SQL cannot read, and says how such cells were written."""

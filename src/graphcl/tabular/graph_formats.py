@@ -48,10 +48,11 @@ def read_graph(path: Path) -> GraphTables:
 def read_adjacency(path: Path) -> GraphTables:
     """Reads a square SciPy matrix (`scipy.sparse.save_npz`); ids are the row numbers."""
     coo = read_matrix(path)
-    square = coo.shape[0] == coo.shape[1]
-    demand(square, f"{path}: the adjacency must be square; got {coo.shape}")
-    numbers = coo.dtype.kind in "biuf"
-    demand(numbers, f"{path}: the adjacency must hold numbers; got dtype {coo.dtype}")
+    demand(coo.shape[0] == coo.shape[1], f"{path}: the adjacency must be square; got {coo.shape}")
+    demand(
+        coo.dtype.kind in "biuf",
+        f"{path}: the adjacency must hold numbers; got dtype {coo.dtype}",
+    )
     present = coo.data != 0
     edges = {
         "source": coo.coords[0][present].astype(np.int64),
@@ -172,8 +173,7 @@ def _read_arrays(path: Path) -> tuple[dict[str, Any], str]:
         return {"x": read_matrix(path)}, ""
     if "x" not in arrays and len(arrays) == 1:
         arrays = {"x": arrays.popitem()[1]}
-    there = ", ".join(sorted(arrays)) or "none"
-    demand("x" in arrays, f"{path}: has no array 'x'; it has {there}")
+    demand("x" in arrays, f"{path}: has no array 'x'; it has {', '.join(sorted(arrays)) or 'none'}")
     known = ("x", "node_ids", "y", *MASKS)
     unknown = sorted(arrays.keys() - set(known))
     note = unused_arrays(path, unknown, known) if unknown else ""

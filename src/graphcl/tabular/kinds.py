@@ -23,9 +23,9 @@ from datetime import date, time, timedelta
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse
 
+from graphcl.arrays import Doubles, Floats, Integers
 from graphcl.errors import GraphError, demand, option, suggestion
 from graphcl.tabular import cells
 from graphcl.tabular.duck import Duck, quoted
@@ -53,8 +53,6 @@ WORDS = 1 << 14
 FEATURES = 64
 RANK = 1e-10  # squared singular values below this share of the largest are none
 FIT_ROWS = 50_000  # texts that the axes are fitted to, evenly spaced; more would change little
-
-Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -260,8 +258,7 @@ def encode(column: Column, values: Any, arrays: Arrays) -> Floats:
 
 def _duration(column: Column, values: Any) -> Floats:
     days = values.to_numpy(zero_copy_only=False).astype(np.float64) / DAY
-    found: Floats = np.where(np.isnan(days), column.fill, days)[:, None].astype(np.float32)
-    return found
+    return np.asarray(np.where(np.isnan(days), column.fill, days)[:, None], np.float32)
 
 
 def _category(column: Column, values: Any) -> Floats:
@@ -271,8 +268,7 @@ def _category(column: Column, values: Any) -> Floats:
     known = pyarrow.array(column.categories, pyarrow.string())
     found = pyarrow.compute.index_in(values.cast(pyarrow.string()), value_set=known)
     codes = found.fill_null(-1).to_numpy(zero_copy_only=False)
-    one: Floats = (codes[:, None] == np.arange(len(column.categories))).astype(np.float32)
-    return one
+    return np.asarray(codes[:, None] == np.arange(len(column.categories)), np.float32)
 
 
 def _vector(column: Column, values: Any) -> Floats:
@@ -294,7 +290,7 @@ def _date(column: Column, values: Any) -> Floats:
     return np.stack(parts, axis=1).astype(np.float32)
 
 
-def _circle(seconds: npt.NDArray[np.float64], period: float) -> list[npt.NDArray[np.float64]]:
+def _circle(seconds: Doubles, period: float) -> list[Doubles]:
     """Returns sine and cosine of the place in a period; zeros where it is not known."""
     angle = 2 * np.pi * (seconds % period) / period
     return [np.where(np.isnan(angle), 0, wave(angle)) for wave in (np.sin, np.cos)]
@@ -334,7 +330,7 @@ def fit_text(texts: list[str | None], rows: int) -> tuple[Floats, Floats]:
     return idf, axes
 
 
-def leading_axes(rows: Any, width: int) -> npt.NDArray[np.float64]:
+def leading_axes(rows: Any, width: int) -> Doubles:
     """Returns the leading right singular vectors of a sparse matrix, ``[at most width, columns]``.
 
     The same matrix gives the same axes in every call. (ARPACK goes on from vectors at random where
@@ -348,14 +344,12 @@ def leading_axes(rows: Any, width: int) -> npt.NDArray[np.float64]:
     )
     axes = axes[sizes**2 > RANK * sizes[0] ** 2]
     largest = axes[np.arange(len(axes)), np.abs(axes).argmax(axis=1)]
-    found: npt.NDArray[np.float64] = axes * np.where(largest < 0, -1, 1)[:, None]
-    return found
+    return np.asarray(axes * np.where(largest < 0, -1, 1)[:, None])
 
 
 def text_features(texts: Iterable[str | None], idf: Floats, axes: Floats) -> Floats:
     """Returns the features ``[texts, features]``; a text without a known word has zeros."""
-    found: Floats = np.asarray(_weighted(counts_of(texts), idf) @ axes.T, dtype=np.float32)
-    return found
+    return np.asarray(_weighted(counts_of(texts), idf) @ axes.T, dtype=np.float32)
 
 
 def _weighted(counts: scipy.sparse.csr_array, idf: Floats) -> scipy.sparse.csr_array:
@@ -366,7 +360,7 @@ def _weighted(counts: scipy.sparse.csr_array, idf: Floats) -> scipy.sparse.csr_a
     return scipy.sparse.csr_array(weighing.transform(counts))
 
 
-def spaced(batches: Iterator[tuple[int, Any]], rows: npt.NDArray[np.int64]) -> list[str | None]:
+def spaced(batches: Iterator[tuple[int, Any]], rows: Integers) -> list[str | None]:
     """Returns the texts in the rows, which ascend, from batches of a column."""
     chosen: list[str | None] = []
     for first, column in batches:

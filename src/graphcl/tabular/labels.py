@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import GraphError, counted, demand, option
-from graphcl.graphs.validation import is_number, spelled_alike
+from graphcl.graphs.validation import FEW_VALUES, is_labelled, is_number, spelled_alike
 from graphcl.tabular.cells import NO_VALUE, absent, is_text, plain
 from graphcl.tabular.duck import Duck, literal, quoted
 from graphcl.tabular.report import listed, short
@@ -37,8 +37,10 @@ def read_number(duck: Duck, source: Source, name: str, kind: str) -> npt.NDArray
     cell, none = f"TRY_CAST(({plain(source, name)})::VARCHAR AS DOUBLE)", absent(source, name)
     wrong = f"NOT {none} AND NOT coalesce(isfinite({cell}), false)"
     for row, text in duck.first("node_rows", wrong, quoted(name), where=source.name):
-        number = f"row {row}, column {name!r}: {short(text)} is not a number"
-        demand(kind != "number", f"{source.name}: {number}")
+        demand(
+            kind != "number",
+            f"{source.name}: row {row}, column {name!r}: {short(text)} is not a number",
+        )
         return None
     query = f"SELECT CASE WHEN {none} THEN 'nan'::DOUBLE ELSE {cell} END FROM node_rows"
     (y,) = duck.arrays(f"{query} ORDER BY rowid", where=source.name)
@@ -46,8 +48,36 @@ def read_number(duck: Duck, source: Source, name: str, kind: str) -> npt.NDArray
     return y if there and (kind == "number" or is_number(y)) else None
 
 
-def odd_labels(duck: Duck, name: str, classes: Sequence[str]) -> list[str]:
-    """Says which cells are no label although they may be a class, and the other way round."""
+def describe_number(y: npt.NDArray[np.float64], name: str, kind: str) -> str:
+    """Says which number is to be predicted."""
+    unknown, known = int(np.isnan(y).sum()), y[~np.isnan(y)]
+    return (
+        f"nodes: {name!r} is a number to predict, {known.min():g} to {known.max():g}"
+        + (f"; {counted(unknown, 'node')} without it" if unknown else "")
+        + (f"; if it has classes, pass {option('label_kind', 'classes')}" * (kind == "auto"))
+    )
+
+
+def describe(y: npt.NDArray[np.int64], names: Sequence[str], classes: Sequence[str]) -> str:
+    """Says which labels nodes have: one class each, or several labels."""
+    found = counted(y.shape[1], "label per node", "labels per node") if y.ndim > 1 else ""
+    none = int((y == 0).all(axis=1).sum()) if y.ndim > 1 else 0
+    unlabelled = int((~is_labelled(y)).sum())
+    return (
+        f"nodes: labels in {', '.join(map(repr, names))}: "
+        + (found or counted(int(y.max()) + 1, "class", "classes"))
+        + (f": {listed(classes)}" if classes else "")
+        + (f"; {counted(none, 'node')} with none of them" if none else "")
+        + (f"; {counted(unlabelled, 'node')} without a label" if unlabelled else "")
+    )
+
+
+def odd_labels(duck: Duck, name: str, classes: Sequence[str], kind: str) -> list[str]:
+    """Says which cells are no label although they may be a class, and the other way round.
+
+    It also says whether the column may be a number, or hold several labels in a cell; `kind` is
+    what the caller says of that.
+    """
     column, notes = f"trim({quoted(name)}::VARCHAR)", []
     odd = [repr(one) for one in classes if one.strip().lower() in NO_VALUE]
     if odd:
@@ -63,6 +93,17 @@ def odd_labels(duck: Duck, name: str, classes: Sequence[str]) -> list[str]:
         notes.append(
             f"nodes: -1 in {name!r} is no label: {counted(count, 'node')} without one; if it "
             "is a class, give it a name"
+        )
+    whole = all(one.lstrip("-").isdecimal() for one in classes)
+    if kind == "auto" and whole and len(classes) > FEW_VALUES:
+        notes.append(
+            f"nodes: {name!r} has many classes; if it is a number to predict, pass "
+            f"{option('label_kind', 'number')}"
+        )
+    if classes and (mark := separator_in(duck, name)):
+        notes.append(
+            f"nodes: cells of {name!r} contain {mark!r}; if it stands between labels, pass "
+            f"{option('label_separator', mark, written=repr(mark))}"
         )
     return notes
 
@@ -144,8 +185,10 @@ def read_several_labels(
     shown = ", ".join(map(repr, names))
     start = f"{source.name}: {option('label')}: {shown} has"
     demand(found, f"{start} no values")
-    most = f"at most {MAX_LABELS:,} can be told apart"
-    demand(len(found) <= MAX_LABELS, f"{start} {len(found):,} labels; {most}")
+    demand(
+        len(found) <= MAX_LABELS,
+        f"{start} {len(found):,} labels; at most {MAX_LABELS:,} can be told apart",
+    )
     if all(name.isdecimal() and len(name) < 18 for name in found):
         found.sort(key=int)
     number = {name: place for place, name in enumerate(found)}

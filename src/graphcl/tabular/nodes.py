@@ -13,7 +13,6 @@ import scipy.sparse
 
 from graphcl.errors import GraphError, counted, demand, option, require
 from graphcl.graphs.nodes import Nodes
-from graphcl.graphs.validation import FEW_VALUES, is_labelled
 from graphcl.store.columns import Names
 from graphcl.store.header import MASKS
 from graphcl.store.writer import ArrayWriter
@@ -183,8 +182,10 @@ class NumberedNodes:
         )
         if rows == ids:
             return source
-        repeated = counted(rows - ids, "row repeats an id", "rows repeat an id")
-        self.report.notes.append(f"nodes: {source.name}: {repeated}: the {keep} of each is kept")
+        self.report.notes.append(
+            f"nodes: {source.name}: {counted(rows - ids, 'row repeats an id', 'rows repeat an id')}"
+            f": the {keep} of each is kept"
+        )
         order = "DESC" if keep == "last" else "ASC"
         place, rank = '"graphcl row"', f"PARTITION BY {column} ORDER BY"
         relation = (
@@ -210,8 +211,11 @@ class NumberedNodes:
             id_column = self.identity[0] if self._has_columns else None
             self.tags = TagTable(self.duck, source, options, id_column)
         if options.vector_ids is not None:
-            advice = f"there are no vectors; pass {option('vectors', 'FILE.npy')}"
-            demand(options.vectors is not None, f"{option('vector_ids')}: {advice}")
+            demand(
+                options.vectors is not None,
+                f"{option('vector_ids')}: there are no vectors; pass "
+                f"{option('vectors', 'FILE.npy')}",
+            )
             self._vector_ids = load_ids(self.duck, options)
 
     def _check_beside(self, name: str) -> None:
@@ -220,9 +224,11 @@ class NumberedNodes:
         given = getattr(self.options, name) is not None
         trained = prepared is not None and getattr(prepared, name) is not None
         if self.options.features == "structural":
-            both = option("features", "both")
-            left = f"{own}: {option('features', 'structural')} leaves {name} out; pass {both}"
-            demand(not given, left)
+            demand(
+                not given,
+                f"{own}: {option('features', 'structural')} leaves {name} out; pass "
+                f"{option('features', 'both')}",
+            )
             return
         known = prepared is None or given == trained
         advice = f"pass {option(name, 'FILE')}" if trained else f"leave {own} out"
@@ -256,11 +262,15 @@ class NumberedNodes:
     ) -> None:
         """Numbers the nodes that edges and tags name, without a node table."""
         for name in ("label", "split", "id_column", "one_hot", "ignore"):
-            missing = f"{option(name)}: there is no node table; pass {option('nodes')}"
-            demand(not getattr(self.options, name), missing)
-        if not any(rows for _, _, rows in ends) and self.tags is None:
-            where = ends[0][0].source.name
-            raise NoRowsError(f"{where}: has no rows; a graph needs at least one node")
+            demand(
+                not getattr(self.options, name),
+                f"{option(name)}: there is no node table; pass {option('nodes')}",
+            )
+        demand(
+            self.tags is not None or any(rows for _, _, rows in ends),
+            f"{ends[0][0].source.name}: has no rows; a graph needs at least one node",
+            NoRowsError,
+        )
         kinds |= {kind for _, kind, rows in ends if rows}
         self.id_kind = self.key_kind = kind = table_columns.common_kind(kinds)
         named = [(column.column, column.table) for column, _, _ in ends]
@@ -274,8 +284,11 @@ class NumberedNodes:
     def _number_table(self, source: Source, kinds: set[str]) -> None:
         duck, (name, how) = self.duck, self.identity
         column = table_columns.IdColumn(source, name, "node_rows", name)
-        if not duck.count("node_rows"):
-            raise NoRowsError(f"{source.name}: has no rows; a graph needs at least one node")
+        demand(
+            duck.count("node_rows"),
+            f"{source.name}: has no rows; a graph needs at least one node",
+            NoRowsError,
+        )
         collect(self.problems, column.check_present, duck)
         self.report.notes += column.padding(duck)
         self.id_kind = column.kind(duck)
@@ -425,10 +438,8 @@ class NumberedNodes:
             self.problems += part.problems
             report.notes += part.notes
         if prepared is not None and not self.problems:
-            if options.preparation is not None:
-                self.sparse = options.preparation.sparse
-            else:
-                self.sparse = self.sparse or mostly_zeros(self.parts, self.num_nodes)
+            fitted = self.sparse or mostly_zeros(self.parts, self.num_nodes)
+            self.sparse = fitted if options.preparation is None else known.sparse
             report.preparation = replace(prepared, sparse=self.sparse)
             self._say_features(report.preparation)
         # Read now, so that all that is wrong is found before anything is refused.
@@ -501,72 +512,46 @@ class NumberedNodes:
         return np.concatenate([values, np.full((added, *values.shape[1:]), filling, values.dtype)])
 
     def _columns_for(self, keyword: str) -> Source:
-        advice = f"there is no node table with columns; pass {option('nodes')}"
-        demand(self._has_columns, f"{option(keyword)}: {advice}")
+        demand(
+            self._has_columns,
+            f"{option(keyword)}: there is no node table with columns; pass {option('nodes')}",
+        )
         return cast("Source", self.source)
 
     def _read_labels(self) -> npt.NDArray[Any] | None:
         names, report, separator = self._labels, self.report, self.options.label_separator
         kind = self.options.label_kind
         if not self.options.label:
-            advice = f"there are no labels; pass {option('label')}"
-            demand(separator is None, f"{option('label_separator')}: {advice}")
+            demand(
+                separator is None,
+                f"{option('label_separator')}: there are no labels; pass {option('label')}",
+            )
             report.class_names = () if self.matrix is None else self.matrix.class_names
             return None if self.matrix is None else self.matrix.y
         source = self._columns_for("label")
         report.columns["label"] = ", ".join(names)
         if len(names) > 1 or separator is not None or table_labels.is_list(source, names[0]):
-            alone = "classes, if a node may have several labels"
-            require(kind != "number", "tables", option("label_kind"), alone, kind)
+            require(
+                kind != "number",
+                "tables",
+                option("label_kind"),
+                "classes, if a node may have several labels",
+                kind,
+            )
             y, report.class_names = table_labels.read_several_labels(
                 self.duck, source, names, separator
             )
-            self._say_labels(y, "label per node", "labels per node")
+            report.notes.append(Usual(table_labels.describe(y, names, report.class_names)))
             return y
         source = with_mark(source, names[0], self.options.decimal)
         number = table_labels.read_number(self.duck, source, names[0], kind)
         if number is not None:
-            self._say_number(number, kind)
+            report.notes.append(Usual(table_labels.describe_number(number, names[0], kind)))
             return number
         y, report.class_names = table_labels.read_labels(self.duck, source, names[0])
-        self._say_labels(y, "class", "classes")
-        report.notes += table_labels.odd_labels(self.duck, names[0], report.class_names)
-        whole = all(one.lstrip("-").isdecimal() for one in report.class_names)
-        if kind == "auto" and whole and len(report.class_names) > FEW_VALUES:
-            report.notes.append(
-                f"nodes: {names[0]!r} has many classes; if it is a number to predict, pass "
-                f"{option('label_kind', 'number')}"
-            )
-        found = table_labels.separator_in(self.duck, names[0]) if report.class_names else ""
-        if found:
-            report.notes.append(
-                f"nodes: cells of {names[0]!r} contain {found!r}; if it stands between labels, "
-                f"pass {option('label_separator', found, written=repr(found))}"
-            )
+        report.notes.append(Usual(table_labels.describe(y, names, report.class_names)))
+        report.notes += table_labels.odd_labels(self.duck, names[0], report.class_names, kind)
         return y
-
-    def _say_number(self, y: npt.NDArray[np.float64], kind: str) -> None:
-        unknown, known = int(np.isnan(y).sum()), y[~np.isnan(y)]
-        said = (
-            f"nodes: {self._labels[0]!r} is a number to predict, {known.min():g} to {known.max():g}"
-            + (f"; {counted(unknown, 'node')} without it" if unknown else "")
-            + (f"; if it has classes, pass {option('label_kind', 'classes')}" * (kind == "auto"))
-        )
-        self.report.notes.append(Usual(said))
-
-    def _say_labels(self, y: npt.NDArray[np.int64], one: str, several: str) -> None:
-        classes = self.report.class_names
-        count = int(y.max()) + 1 if y.ndim == 1 else y.shape[1]
-        none = 0 if y.ndim == 1 else int((y == 0).all(axis=1).sum())
-        unlabelled = int((~is_labelled(y)).sum())
-        named = ", ".join(map(repr, self._labels))
-        said = (
-            f"nodes: labels in {named}: {counted(count, one, several)}"
-            + (f": {listed(classes)}" if classes else "")
-            + (f"; {counted(none, 'node')} with none of them" if none else "")
-            + (f"; {counted(unlabelled, 'node')} without a label" if unlabelled else "")
-        )
-        self.report.notes.append(Usual(said))
 
     def _read_masks(self) -> dict[str, npt.NDArray[np.bool_]]:
         if self.options.split is None:
@@ -575,22 +560,16 @@ class NumberedNodes:
         found = table_labels.read_split(self.duck, self._columns_for("split"), self._split)
         self.report.columns["split"] = self._split
         sizes = "/".join(f"{int(mask.sum()):,}" for mask in found.values())
-        said = f"nodes: split in {self._split!r}: {sizes} train/val/test nodes"
-        self.report.notes.append(Usual(said))
+        self.report.notes.append(
+            Usual(f"nodes: split in {self._split!r}: {sizes} train/val/test nodes")
+        )
         return found
 
     def node_ids(self) -> Any:
         """Returns the ids, integers or `Names`; None if they are 0 … num_nodes − 1 in order."""
-        import pyarrow
-
         if self.in_order and self.id_kind != "VARCHAR":
             return None
         column = self.duck.table(f"SELECT key::{self.id_kind} FROM nodes ORDER BY number").column(0)
         if self.id_kind != "VARCHAR":
             return column.to_numpy()
-        # `Names` has Arrow's own layout, so the two buffers are taken as they are.
-        whole = pyarrow.concat_arrays(column.cast(pyarrow.large_string()).chunks)
-        _, offsets, text = whole.buffers()
-        starts = np.frombuffer(offsets, np.int64)[whole.offset : whole.offset + len(whole) + 1]
-        letters = np.frombuffer(text, np.uint8)
-        return Names(starts - starts[0], letters[starts[0] : starts[-1]].copy())
+        return Names.from_arrow(column)

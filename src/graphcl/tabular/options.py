@@ -171,11 +171,15 @@ class TableOptions:
         for name, known in CHOICES.items():
             value = getattr(self, name)
             require(value in known, "tables", option(name), " or ".join(known), value)
-        mark = self.decimal
+        mark, form, separator = self.decimal, self.date_format, self.label_separator
         require(mark in (None, ".", ","), "tables", option("decimal"), ". or ,", mark)
-        dated = self.date_format is None or _DATE.fullmatch(self.date_format) is not None
-        require(dated, "tables", option("date_format"), "such as %d/%m/%Y", self.date_format)
-        separator = self.label_separator
+        require(
+            form is None or _DATE.fullmatch(form) is not None,
+            "tables",
+            option("date_format"),
+            "such as %d/%m/%Y",
+            form,
+        )
         require(separator != "", "tables", option("label_separator"), "not empty", separator)
         object.__setattr__(self, "until", None if self.until is None else str(self.until).strip())
 
@@ -188,9 +192,13 @@ class TableOptions:
         if not self.is_typed:
             listed = listed[0].split(",") if len(listed) == 1 else listed  # as of a command line
             listed = tuple(name.strip() for name in listed)
-            allowed = "the columns of ids and of names, and perhaps of values: page,keyword"
-            fits = not listed or (len(listed) in (2, 3) and all(listed))
-            require(fits, "tables", option("tag_columns"), allowed, ",".join(listed))
+            require(
+                not listed or (len(listed) in (2, 3) and all(listed)),
+                "tables",
+                option("tag_columns"),
+                "the columns of ids and of names, and perhaps of values: page,keyword",
+                ",".join(listed),
+            )
         object.__setattr__(self, "tag_columns", listed)
 
     @property
@@ -208,8 +216,11 @@ class TableOptions:
         for name in ONE_EACH:
             value = getattr(self, name)
             several = value if isinstance(value, Mapping | tuple | list) else ()
-            once = f"a graph of one type has one column; give {option(name)} once"
-            demand(not several, f"{option(name)}: {', '.join(map(str, several))}: {once}")
+            demand(
+                not several,
+                f"{option(name)}: {', '.join(map(str, several))}: a graph of one type has one "
+                f"column; give {option(name)} once",
+            )
 
     @classmethod
     def named(cls, owner: str, given: Mapping[str, Any]) -> "TableOptions":
@@ -218,8 +229,7 @@ class TableOptions:
         Raises:
             ParameterError: there is no such option.
         """
-        known = [one.name for one in fields(cls)]
-        check_keys(given, known, where=owner, error=ParameterError)
+        check_keys(given, [one.name for one in fields(cls)], where=owner, error=ParameterError)
         return cls(**given)
 
     def given(self) -> dict[str, Any]:
@@ -248,8 +258,11 @@ class TableOptions:
         """
         try:
             given = json.loads(text)
-            if not isinstance(given, dict) or any(name in given for name in _PREPARED):
-                raise ValueError("not options")
+            demand(
+                isinstance(given, dict) and not any(name in given for name in _PREPARED),
+                "not options",
+                ValueError,
+            )
             lists = {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
             return cls(**given | lists, preparation=preparation, **of_types)
         except (TypeError, AttributeError, RecursionError) as error:
@@ -459,8 +472,10 @@ def of_one_type(name: str, given: Any, kinds: Iterable[str]) -> list[tuple[str, 
         given = ",".join(given)
     shown = given if isinstance(given, str) else "…"
     said = option(name, shown, of=known[0], written=shown)
-    clear = len(known) == 1 and not any(kind for kind, _ in pairs)
-    demand(clear, f"{option(name)}: say of which type: {said}")
+    demand(
+        len(known) == 1 and not any(kind for kind, _ in pairs),
+        f"{option(name)}: say of which type: {said}",
+    )
     return [(known[0], given)]
 
 
@@ -478,8 +493,10 @@ def of_relation(options: TableOptions, name: str, known: Iterable[str]) -> Table
         own = [column for relation, column in pairs if relation == name]
         common = [column for relation, column in pairs if not relation]
         shown = option(keyword, next(iter(common), None), of=name)
-        clear = keyword not in OF_EDGES or len(common) < 2
-        demand(clear, f"{option(keyword)}: say of which relation each is: {shown}")
+        demand(
+            keyword not in OF_EDGES or len(common) < 2,
+            f"{option(keyword)}: say of which relation each is: {shown}",
+        )
         found = (*own, *common)
         changed[keyword] = found if keyword in OF_BOTH else next(iter(found), None)
     return replace(options, **changed)
@@ -496,8 +513,10 @@ def split_relation(name: str, types: Sequence[str]) -> tuple[tuple[str, ...], st
     if len(parts) == 1:
         return (), parts[0]
     start = f"{option('edges', name, written=name)}:"
-    how = "a relation is named NAME, or SOURCE:NAME:TARGET with the types"
-    demand(len(parts) == 3 and all(parts), f"{start} {how}")
+    demand(
+        len(parts) == 3 and all(parts),
+        f"{start} a relation is named NAME, or SOURCE:NAME:TARGET with the types",
+    )
     for end in parts[::2]:
         check_known(end, types, what=f"{start} no type", listed="the types:", error=GraphError)
     return (parts[0], parts[2]), parts[1]

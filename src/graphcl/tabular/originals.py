@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.graphs.nodes import Nodes
@@ -27,8 +26,6 @@ LABEL, DEGREE = "label", "degree"
 MOST_CELLS = 2_000_000  # of a table; those of a larger one are not kept
 MOST_COLUMNS = 200
 MOST_VALUES = 1 << 28  # of features: a gigabyte
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)

@@ -206,16 +206,16 @@ def _column(given: Mapping[str, Any]) -> Column:
     count, distinct = len(column.features), len(set(column.categories))
     expected = {NUMBER: 1, DURATION: 1, AGE: 1, DATE: 7 if column.clock else 5}
     expected |= {CATEGORY: distinct, TAGS: distinct}
-    sound = (
+    demand(
         all(type(one) is str for one in texts)
         and all(type(one) in (int, float) and math.isfinite(one) for one in numbers)
         and type(column.clock) is bool
         and column.kind in KINDS
         and column.decimal in ("", ",", ".")
-        and count == expected.get(column.kind, count) > 0
+        and count == expected.get(column.kind, count) > 0,
+        f"column {column.name!r}",
+        ValueError,
     )
-    if not sound:
-        raise ValueError(f"column {column.name!r}")
     return column
 
 

@@ -133,11 +133,10 @@ class TableReport:
             }
             types = {name: report.to_json() for name, report in self.types.items()}
             return {"first": self.first, "notes": self.notes, "types": types, "relations": lists}
-        kept = {one.name: getattr(self, one.name) for one in fields(self)}
-        kept |= {"counts": asdict(self.counts), "fates": [fate._asdict() for fate in self.fates]}
-        for name in ("preparation", "types", "relations"):
-            del kept[name]
-        return kept
+        left = ("preparation", "types", "relations")
+        kept = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in left}
+        fates = [fate._asdict() for fate in self.fates]
+        return kept | {"counts": asdict(self.counts), "fates": fates}
 
 
 class Usual(str):

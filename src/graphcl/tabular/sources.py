@@ -155,10 +155,14 @@ def _check_beginning(path: Path, kind: str) -> None:
     refuse_gzipped(path, GraphError)
     with path.open("rb") as file:
         head = file.read(16)
-    parquet = kind not in PARQUET or head[:4] == b"PAR1"
-    demand(parquet, f"{path}: is not a Parquet file, whatever its name says")
-    database = kind not in DATABASE or head[8:12] == b"DUCK" or head == _SQLITE
-    demand(database, f"{path}: is neither a DuckDB nor an SQLite database")
+    demand(
+        kind not in PARQUET or head[:4] == b"PAR1",
+        f"{path}: is not a Parquet file, whatever its name says",
+    )
+    demand(
+        kind not in DATABASE or head[8:12] == b"DUCK" or head == _SQLITE,
+        f"{path}: is neither a DuckDB nor an SQLite database",
+    )
 
 
 def _in_memory(duck: Duck, table: Any, role: str) -> Source:
@@ -223,8 +227,7 @@ def _parquet_files(path: Path) -> list[Path]:
 def _query(duck: Duck, sql: str, role: str) -> Source:
     name = f"{option(role)} query"
     sql = sql.strip().rstrip(";")
-    one = duck.is_one_select(sql, where=name)
-    demand(one, f"{name}: must be one SELECT; got {sql[:60]!r}")
+    demand(duck.is_one_select(sql, where=name), f"{name}: must be one SELECT; got {sql[:60]!r}")
     return _scan(duck, name, f"({sql})", stable=False)
 
 
@@ -314,8 +317,10 @@ def _choose_table(path: Path, table: str | None, listed: list[str], views: list[
     demand(listed, f"{path}: has no tables")
     if table is None and len(listed) == 1:
         return listed[0]
-    several = f"has several tables ({', '.join(listed[:10])}); name one: {path}:{listed[0]}"
-    demand(table is not None, f"{path}: {several}")
+    demand(
+        table is not None,
+        f"{path}: has several tables ({', '.join(listed[:10])}); name one: {path}:{listed[0]}",
+    )
     name = str(table)
     check_known(name, listed, what=f"{path}: has no table", listed="it has", error=GraphError)
     return name
@@ -327,8 +332,7 @@ def _sqlite_kinds(database: sqlite3.Connection, path: Path, table: str) -> dict[
     for name, *_ in database.execute(f"SELECT * FROM {quoted(table)} LIMIT 0").description:
         query = f"SELECT DISTINCT upper(typeof({quoted(name)})) FROM {quoted(table)}"
         found = {kind for (kind,) in database.execute(query)}
-        blobs = f"{path}: column {name!r} of table {table!r} contains blobs"
-        demand("BLOB" not in found, blobs)
+        demand("BLOB" not in found, f"{path}: column {name!r} of table {table!r} contains blobs")
         kinds[name] = next((kind for kind in ("TEXT", "REAL") if kind in found), "INTEGER")
     return kinds
 
@@ -396,8 +400,9 @@ def _delimited(path: Path, *, header: bool | None, names: frozenset[str]) -> Sou
     )
     lowered = [name.lower() for name in columns]
     for place, name in enumerate(columns):
-        once = name.lower() not in lowered[:place]
-        demand(once, f"{path}: the header names column {name!r} twice")
+        demand(
+            name.lower() not in lowered[:place], f"{path}: the header names column {name!r} twice"
+        )
     how: dict[str, Any] = {"header": header, "zipped": zipped}
     before = next(place for place, line in enumerate(every) if line.strip())  # empty lines
     relation = _read_csv(path, columns, delimiter=delimiter, quote='"', skip=before, **how)
@@ -440,13 +445,17 @@ def _head(path: Path) -> tuple[str, bool]:
     zeros = max(raw[::2].count(0), raw[1::2].count(0))  # every other byte of UTF-16
     wide = raw[:2] in (b"\xff\xfe", b"\xfe\xff") or zeros > len(raw) // 4
     demand(not wide, f"{path}: is UTF-16; convert it: iconv -f utf-16 -t utf-8 {path} > NEW.csv")
-    text_only = f"{path}: is not a text file; .csv and .tsv files must be UTF-8 text"
-    demand(b"\x00" not in raw, text_only)
+    demand(
+        b"\x00" not in raw, f"{path}: is not a text file; .csv and .tsv files must be UTF-8 text"
+    )
     # The cut may fall inside a character. DuckDB reports a wrong byte that comes later.
     text = codecs.getincrementaldecoder("utf-8-sig")("replace").decode(raw)
     known, wrong, _ = text.partition("\ufffd")
-    convert = f"convert it: iconv -f latin1 -t utf-8 {path} > NEW.csv"
-    demand(not wrong, f"{path}: line {known.count(chr(10)) + 1} is not UTF-8; {convert}")
+    demand(
+        not wrong,
+        f"{path}: line {known.count(chr(10)) + 1} is not UTF-8; convert it: iconv -f latin1 "
+        f"-t utf-8 {path} > NEW.csv",
+    )
     return text, zipped
 
 

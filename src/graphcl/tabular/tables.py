@@ -275,8 +275,7 @@ class Tables:
                 )
         keys = [found.key for one in self.lists for found in one.relations]
         for key in keys:
-            once = keys.count(key) == 1
-            demand(once, f"{option('edges')}: {':'.join(key)} is given twice")
+            demand(keys.count(key) == 1, f"{option('edges')}: {':'.join(key)} is given twice")
 
 
 def table_name(edges: Any) -> str:

@@ -68,8 +68,11 @@ class Times:
         found = [*self._times.values(), *self._labelled.values()]
         self.dates, self.until = any(one.dates for one in found), None
         for one in found:
-            mixed = f"{one.name!r} holds numbers, and other times are dates"
-            demand(one.dates == self.dates, f"{option('time')}: {mixed}; all are to be of one kind")
+            demand(
+                one.dates == self.dates,
+                f"{option('time')}: {one.name!r} holds numbers, and other times are dates; all are "
+                "to be of one kind",
+            )
         self.text = options.until
         if self.text is None and self._times:
             latest = [self._row(key, f"max({one.sql})")[0] for key, one in self._times.items()]
@@ -197,9 +200,11 @@ class Times:
         rows, known, first = self._row(key, f"count(*), count_if({where}), min({own.sql})")
         said = f"times in {own.name!r}: "
         if key[0] == "nodes" and rows:
-            first_of = f"the first is of {text_of(first, dates=own.dates)}"
-            all_later = f"{said}all {rows:,} rows are later than {self.text}; {first_of}"
-            demand(known, f"{self._tables[key][1].name}: {all_later}")
+            demand(
+                known,
+                f"{self._tables[key][1].name}: {said}all {rows:,} rows are later than {self.text}; "
+                f"the first is of {text_of(first, dates=own.dates)}",
+            )
         left = f"{said}{rows - known:,} of {counted(rows, 'row')} later than {self.text}: left out"
         self.notes[key].append(left if known < rows else Usual(f"{said}until {self.text}"))
 
