@@ -6,10 +6,18 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.errors import GraphError, ParameterError, counted, is_command, option, suggestion
+from graphcl.arrays import Array, Integers
+from graphcl.errors import (
+    GraphError,
+    ParameterError,
+    counted,
+    demand,
+    is_command,
+    option,
+    suggestion,
+)
 from graphcl.files.patched import overlay
 from graphcl.graphs.changing import (
     Changed,
@@ -30,6 +38,7 @@ from graphcl.store.header import MASKS
 from graphcl.tabular.delta import (
     NewEdges,
     NewNodes,
+    name_of,
     of_type,
     read_ids,
     read_new,
@@ -37,9 +46,6 @@ from graphcl.tabular.delta import (
 )
 from graphcl.tabular.options import TableOptions, short_name
 from graphcl.tabular.times import age_of, has_age_alone, moment_of, move_ages, text_of
-
-Array = npt.NDArray[Any]
-IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +95,7 @@ class _Growing:
         return int(self.fresh.sum())
 
     @property
-    def stated(self) -> IntArray:
+    def stated(self) -> Integers:
         """The rows of the nodes that have a row in the node table."""
         return self.rows[: self.new.rows]
 
@@ -107,7 +113,7 @@ class _Growing:
             return given
         return np.array(numbers, np.int64)
 
-    def require(self, wanted: Array, table: str) -> IntArray:
+    def require(self, wanted: Array, table: str) -> Integers:
         """Returns the rows of ids.
 
         Raises:
@@ -143,7 +149,7 @@ class _Growing:
             "taken as they are written, and these are new nodes"
         ]
 
-    def _grown_ids(self, kept: IntArray) -> Any:
+    def _grown_ids(self, kept: Integers) -> Any:
         """Returns the ids of the nodes that stay and of the new ones, None if they are row numbers.
 
         Numbers and texts together are texts.
@@ -205,9 +211,10 @@ class _Growing:
         old[:, new.features] = x.toarray() if scipy.sparse.issparse(x) else x
         return old
 
-    def nodes(self, changed: Nodes, kept: IntArray) -> Nodes:
+    def nodes(self, changed: Nodes, kept: Integers) -> Nodes:
         """Returns the nodes after the change, with their ids, labels and split."""
-        fields = _labels(self, kept) | _masks(self, kept)
+        places = np.concatenate([kept, self.own.num_nodes + np.arange(self.count)])
+        fields = _labels(self, places) | _masks(self, places)
         fields["node_ids"] = self._grown_ids(kept)
         fields.setdefault("class_names", self.own.class_names)
         return replace(changed, **fields)
@@ -245,14 +252,14 @@ def grow(
     if graph.is_plain:
         options.require_one_type()
         weighted = graph.edge_weight is not None
-        if lists and weighted and options.weight is None:
-            raise GraphError(
-                f"update: the graph's edges have weights; name their column: {option('weight')}"
-            )
-        if options.weight is not None and not weighted:
-            raise GraphError(
-                f"update: the graph's edges have no weights; leave {option('weight')} out"
-            )
+        demand(
+            options.weight is not None or not (lists and weighted),
+            f"update: the graph's edges have weights; name their column: {option('weight')}",
+        )
+        demand(
+            weighted or options.weight is None,
+            f"update: the graph's edges have no weights; leave {option('weight')} out",
+        )
     read = partial(read_new, graph, nodes=tables, edges=lists, computed=computed)
     new = read(options)
     aged = [age for one in graph.relations.values() if (age := age_of(one)) is not None]
@@ -273,7 +280,7 @@ def grow(
         own = growing[name]
         listed, said = read_ids(table, of_type(graph, options, name, None))
         called = "remove_nodes" if graph.is_plain else f"remove_nodes {name}"
-        own.gone = np.unique(own.require(listed, _named(table, called)))
+        own.gone = np.unique(own.require(listed, name_of(table, called)))
         new.notes += said
     added = {}
     for key, listed_edges in new.edges.items():
@@ -354,10 +361,6 @@ def _by_name(keyword: str, given: Any, known: list[str]) -> dict[str, Any]:
     return {known[0]: given}
 
 
-def _named(given: Any, name: str) -> str:
-    return given if isinstance(given, str) else name
-
-
 def _added(
     growing: Mapping[str, _Growing],
     key: Key,
@@ -386,8 +389,9 @@ def _added(
             of = "" if len(growing) == 1 else f": nodes of type {end.own.name}"
             end.refuse_unknown(end.new.ids[lost[end.own.name]], f"{listed.table}{of}")
         named = counted(int((~stays).sum()), "edge names", "edges name")
-        unknown = counted(sum(map(len, lost.values())), "unknown node")
-        notes.append(f"edges: {named} {unknown}: left out")
+        notes.append(
+            f"edges: {named} {counted(sum(map(len, lost.values())), 'unknown node')}: left out"
+        )
     weight, features = (
         None if one is None else one[stays] for one in (listed.weight, listed.features)
     )
@@ -400,12 +404,12 @@ def _dropped(
     growing: Mapping[str, _Growing],
     tables: Mapping[Key, Any],
     notes: list[str],
-) -> dict[Key, IntArray]:
+) -> dict[Key, Integers]:
     """Returns the ends of edges to remove, by relation."""
-    found: dict[Key, IntArray] = {}
+    found: dict[Key, Integers] = {}
     for key, given in tables.items():
         called = "remove_edges" if graph.is_plain else f"remove_edges {key[1]}"
-        table = _named(given, called)
+        table = name_of(given, called)
         cut = read_pairs(graph, options, {key: given})
         ends = [growing[end] for end in key[::2]]
         pairs = cut.edges[key].pairs
@@ -430,10 +434,10 @@ def _structural(graph: Graph, options: TableOptions) -> bool:
     more = graph.num_features - columns
     if not said and (options.preparation is None or more != len(FEATURE_NAMES)):
         return False
-    if not isinstance(graph.x, np.ndarray) or graph.x.dtype != np.float32:
-        raise GraphError(
-            f"{graph.name}: features that are computed from edges are updated in float32 alone"
-        )
+    demand(
+        isinstance(graph.x, np.ndarray) and graph.x.dtype == np.float32,
+        f"{graph.name}: features that are computed from edges are updated in float32 alone",
+    )
     found = structural_features(np.asarray(graph.indptr), np.asarray(graph.indices))
     return bool(np.array_equal(found, graph.x[:, -len(FEATURE_NAMES) :]))
 
@@ -450,8 +454,8 @@ def _with_structural(graph: Graph, changed: Changed) -> Changed:
     return changed._replace(graph=changed.graph.replace(x=x), moved={name: moved})
 
 
-def _labels(growing: _Growing, kept: IntArray) -> dict[str, Any]:
-    """Returns the labels after the change; new classes come after the known ones.
+def _labels(growing: _Growing, places: Integers) -> dict[str, Any]:
+    """Returns the labels of the nodes at some places; new classes come after the known ones.
 
     Raises:
         GraphError: the table's labels are of another kind than the graph's.
@@ -459,14 +463,15 @@ def _labels(growing: _Growing, kept: IntArray) -> dict[str, Any]:
     own, tables = growing.own, growing.new
     given = tables.y
     total = own.num_nodes + growing.count
-    places = np.concatenate([kept, np.arange(own.num_nodes, total)])
     if own.y is None and given is None:
         return {}
     old = own.y
     names = list(own.class_names or (tables.class_names if old is None else ()))
     numbers = {one.dtype.kind == "f" for one in (old, given) if one is not None}
-    if len(numbers) > 1 or len({one.ndim for one in (old, given) if one is not None}) > 1:
-        raise GraphError(f"{tables.table}: its labels are of another kind than the graph's")
+    demand(
+        len(numbers) == 1 and len({one.ndim for one in (old, given) if one is not None}) == 1,
+        f"{tables.table}: its labels are of another kind than the graph's",
+    )
     single = (given if old is None else old).ndim == 1  # type: ignore[union-attr]
     number = numbers == {True}
     if given is not None and not number:
@@ -496,7 +501,7 @@ def _labels(growing: _Growing, kept: IntArray) -> dict[str, Any]:
     return {"y": y[places], "class_names": tuple(names)}
 
 
-def _widened(y: IntArray, columns: IntArray, width: int) -> IntArray:
+def _widened(y: Integers, columns: Integers, width: int) -> Integers:
     """Returns several labels per node among more of them; no labelled node has the new ones."""
     wide = np.zeros((len(y), width), np.int64)
     wide[:, columns] = y
@@ -504,10 +509,9 @@ def _widened(y: IntArray, columns: IntArray, width: int) -> IntArray:
     return wide
 
 
-def _masks(growing: _Growing, kept: IntArray) -> dict[str, Any]:
-    """Returns the split after the change; new nodes without one are in no part of it."""
+def _masks(growing: _Growing, places: Integers) -> dict[str, Any]:
+    """Returns the split of the nodes at some places; new ones without one are in no part of it."""
     own, total = growing.own, growing.own.num_nodes + growing.count
-    places = np.concatenate([kept, np.arange(own.num_nodes, total)])
     found = {}
     for name in MASKS:
         old, given = getattr(own, name), growing.new.masks.get(name)

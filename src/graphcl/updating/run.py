@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from graphcl.errors import ParameterError, RunError, counted, option, require
+from graphcl.arrays import Floats, Integers
+from graphcl.errors import ParameterError, RunError, counted, demand, option, require
 from graphcl.estimator.fitted import Fitted, align
 from graphcl.estimator.fitting import retrain as train_on
 from graphcl.estimator.inference import embed_fitted
@@ -42,7 +42,6 @@ from graphcl.updating.matching import Grown, grow
 from graphcl.updating.version import (
     Levels,
     Old,
-    Rows,
     every_row,
     reached_rows,
     update_lines,
@@ -112,19 +111,26 @@ def update_run(
     """
     given = (tables.nodes, edges, remove_nodes, remove_edges)
     alone = all(one is None for one in given)  # then the run's own tables are read again
-    if alone and not retrain and tables.until is None:
-        raise ParameterError(f"update: nothing to do: give tables, or {option('retrain', True)}")
+    demand(
+        retrain or not alone or tables.until is not None,
+        f"update: nothing to do: give tables, or {option('retrain', True)}",
+        ParameterError,
+    )
     others = [name for name in tables.given() if name != "until"]
-    what = f"left out with {option('until')} and no tables, which are read as in training"
     require(
         not (alone and others and tables.until),
         "update",
         option(others[0] if others else "until"),
-        what,
+        f"left out with {option('until')} and no tables, which are read as in training",
         "it",
     )
-    known = f"given with {option('retrain', True)}"
-    require(epochs is None or retrain, "update", option("epochs"), known, epochs)
+    require(
+        epochs is None or retrain,
+        "update",
+        option("epochs"),
+        f"given with {option('retrain', True)}",
+        epochs,
+    )
     require(keep >= 1, "update", option("keep"), "at least 1", keep)
     clock = _Clock()
     run = versions.run_root(run)
@@ -137,17 +143,19 @@ def update_run(
         clock("reading the run")
         options = delta_options(base, replace(tables, nodes=None))
         if tables.until is not None:
-            if config.origin.tables and not (options.time or options.label_time):
-                raise RunError(
-                    f"{run}: its tables have no times, so nothing says what came until "
-                    f"{tables.until}; train with {option('time')}, or leave {option('until')} out"
-                )
+            demand(
+                options.time or options.label_time or not config.origin.tables,
+                f"{run}: its tables have no times, so nothing says what came until "
+                f"{tables.until}; train with {option('time')}, or leave {option('until')} out",
+                RunError,
+            )
             day = (trained_tables(base) or TableOptions()).until
-            if day is not None and _is_earlier(tables.until, day):
-                raise RunError(
-                    f"{run}: is as of {day}; {option('until')} moves it forward, and "
-                    f"{option('rollback', True)} goes back"
-                )
+            demand(
+                day is None or not _is_earlier(tables.until, day),
+                f"{run}: is as of {day}; {option('until')} moves it forward, and "
+                f"{option('rollback', True)} goes back",
+                RunError,
+            )
         if alone and tables.until is not None:
             grown = _read_again(base, graph, tables.until)
         else:
@@ -243,8 +251,11 @@ def _read_old(base: Path, graph: Graph) -> tuple[runs.RunConfig, Old]:
     z = {name: runs.read_embeddings(folder) for name, folder in folders.items()}
     for name, own in graph.nodes.items():
         count = len(z[name])
-        if count != own.num_nodes:
-            raise RunError(f"{base}: {count} embeddings for a graph of {own.num_nodes} nodes")
+        demand(
+            count == own.num_nodes,
+            f"{base}: {count} embeddings for a graph of {own.num_nodes} nodes",
+            RunError,
+        )
     return config, Old(base, Fitted.read(base), z, graph)
 
 
@@ -328,7 +339,7 @@ def _is_earlier(day: str, other: str) -> bool:
     return moment_of(day, dates=dates) < moment_of(other, dates=dates)
 
 
-def _ordered(graph: Graph, places: Mapping[str, npt.NDArray[np.int64]]) -> Graph:
+def _ordered(graph: Graph, places: Mapping[str, Integers]) -> Graph:
     """Returns the graph with row u of a type at ``places[u]``."""
     nodes, relations = {}, {}
     for kind, own in graph.nodes.items():
@@ -341,7 +352,7 @@ def _ordered(graph: Graph, places: Mapping[str, npt.NDArray[np.int64]]) -> Graph
     return replace(graph, nodes=nodes, relations=relations)
 
 
-def _differing(graph: Graph, new: Graph, kind: str, kept: npt.NDArray[np.int64]) -> int:
+def _differing(graph: Graph, new: Graph, kind: str, kept: Integers) -> int:
     """Returns how many nodes that stayed have other features."""
     first: Any = graph.nodes[kind].x
     second: Any = new.nodes[kind].x
@@ -352,7 +363,7 @@ def _differing(graph: Graph, new: Graph, kind: str, kept: npt.NDArray[np.int64])
 
 def _align(
     fitted: Fitted,
-    z: Mapping[str, Rows],
+    z: Mapping[str, Floats],
     old: Old,
     grown: Grown,
     affected: Levels,

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from graphcl.arrays import Floats, Integers
 from graphcl.encoders import LayeredEncoder
 from graphcl.errors import RunError, counted
 from graphcl.estimator.fitted import Fitted
@@ -52,9 +52,7 @@ _MODEL = (runs.MODEL, runs.SCALING, runs.METRICS, runs.ALIGNMENT)
 _SHARED = (runs.SCHEMA, FILE, ARRAYS)
 _EMBEDDINGS = Path(runs.EMBEDDINGS).stem
 
-IntArray = npt.NDArray[np.int64]
-Rows = npt.NDArray[np.float32]
-Levels = dict[str, IntArray]  # rows by type
+Levels = dict[str, Integers]  # rows by type
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,19 +73,14 @@ class Old:
 
     def hidden(self) -> list[Any] | None:
         """Returns the layers below the last that the version keeps; None if it keeps none."""
-        widths = hidden_widths(self.fitted) if self.graph.is_plain else None
-        if not widths or not patched.has_table(self.base, _name(1)):
+        widths = (hidden_widths(self.fitted) if self.graph.is_plain else None) or []
+        names = [_name(number) for number in range(1, len(widths) + 1)]
+        if not names or not all(patched.has_table(self.base, name) for name in names):
             return None
-        found = []
-        for number, width in enumerate(widths, 1):
-            try:
-                table = patched.map_table(self.base, _name(number), RunError)
-            except FileNotFoundError:
-                return None
-            if table.shape != (self.graph.num_nodes, width) or table.dtype != np.float32:
-                return None
-            found.append(table)
-        return found
+        found = [patched.map_table(self.base, name, RunError) for name in names]
+        kinds = [(one.shape, one.dtype) for one in found]
+        known = [((self.graph.num_nodes, width), np.dtype(np.float32)) for width in widths]
+        return found if kinds == known else None
 
 
 def _name(number: int) -> str:
@@ -155,8 +148,8 @@ def write_changed(
 
 
 def _from_layers(
-    old: Old, graph: Graph, below: list[Any], rows: IntArray, options: dict[str, Any]
-) -> Rows:
+    old: Old, graph: Graph, below: list[Any], rows: Integers, options: dict[str, Any]
+) -> Floats:
     """Returns the embeddings of rows of a plain graph from the layers below the last."""
     nodes = None if len(rows) == graph.num_nodes else rows
     last = embed_layer(old.fitted, graph, len(below), below[-1], nodes, **options)
@@ -164,7 +157,7 @@ def _from_layers(
 
 
 def write_tables(
-    folder: Path, old: Old, changed: Changed, rows: Levels, fresh: Mapping[str, Rows]
+    folder: Path, old: Old, changed: Changed, rows: Levels, fresh: Mapping[str, Floats]
 ) -> dict[str, Any]:
     """Writes the embeddings of all types: old rows that stay, and those that were computed."""
     found = {}
@@ -186,8 +179,8 @@ def _below(
     folder: Path,
     old: Old,
     changed: Changed,
-    levels: list[IntArray],
-    rows: IntArray,
+    levels: list[Integers],
+    rows: Integers,
     options: dict[str, Any],
 ) -> list[Any] | None:
     """Returns the layers below the last on all nodes, and writes them; None if few are needed."""
@@ -218,7 +211,7 @@ def _below(
     return below
 
 
-def _many(graph: Graph, nodes: IntArray | None) -> bool:
+def _many(graph: Graph, nodes: Integers | None) -> bool:
     """Returns whether the nodes and those around them are a large part of the graph."""
     if nodes is None:
         return True
@@ -232,7 +225,7 @@ def _many(graph: Graph, nodes: IntArray | None) -> bool:
 
 
 def write_rows(
-    folder: Path, name: str, old: Any, kept: IntArray, rows: IntArray, fresh: Rows
+    folder: Path, name: str, old: Any, kept: Integers, rows: Integers, fresh: Floats
 ) -> Any:
     """Writes a table of all nodes: the old rows that stay, and those that were computed.
 
