@@ -410,7 +410,7 @@ class Run:
         model = None if alone or by != LINKS_BY[0] else self.model
         how: Any = {"nodes": nodes, "rows": rows, "relation": relation, "by": by, "index": index}
         found = links(z, pairs, graph=graph, k=k, model=model, **how)
-        if found.by != by:
+        if found.by != by and len(found):
             on_note("too little of a graph to learn a model from; the embeddings rank alone")
         return found
 

@@ -72,6 +72,24 @@ def test_bad_input(trained, capsys, arguments, message):
     assert message in fails(capsys, "links", "runs/mine", *arguments)
 
 
+def test_nothing_lacks_a_link(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    full, pair = np.triu_indices(5, 1), np.array([[0, 2], [1, 3]])
+    for name, edges in (("full", full), ("pairs", pair)):
+        np.savez(f"{name}.npz", edge_index=edges, x=np.eye(edges[1].max() + 1))
+        command = ["train", f"{name}.npz", "--set", "epochs=1", "--set", "dim=4", "--device", "cpu"]
+        assert run([*command, "--out", f"runs/{name}"]) == 0
+    capsys.readouterr()
+    for node, of in ([], "the graph"), (["--node", "3"], "1 node"):
+        assert run(["links", "runs/full", *node]) == 0
+        told = capsys.readouterr()
+        assert told.out == f"every pair of {of} is already linked\n"
+        assert "too little" not in told.err
+    assert "every pair is already linked" in fails(capsys, "links", "runs/full", "--evaluate")
+    assert run(["links", "runs/pairs", "--by", "adamic_adar"]) == 0
+    assert capsys.readouterr().out == "no missing link of the graph has common neighbours\n"
+
+
 def test_links_by_the_edges_alone(trained, graph, capsys):
     assert run(["links", "runs/mine", "--by", "adamic_adar", "-k", "5", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]

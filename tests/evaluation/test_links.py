@@ -130,8 +130,14 @@ def test_what_cannot_be_held_out():
     with pytest.raises(GraphError, match="1 linked pair: too few"):
         hold_out_edges(Graph.from_edge_index([[0], [1]], x))
     full = Graph.from_edge_index([[0, 0, 1], [1, 2, 2]], x)
-    with pytest.raises(GraphError, match="is linked to all others"):
-        hold_out_edges(full, share=0.5)
+    for share in (0.1, 0.5):
+        with pytest.raises(GraphError, match="every pair is already linked"):
+            hold_out_edges(full, share=share)
+    hubs = Graph.from_edge_index(
+        [[0, 0, 0, 1, 1], [1, 2, 3, 2, 3]], np.eye(4), node_ids=list("abcd")
+    )
+    with pytest.raises(GraphError, match=r"node [ab] is linked to all others"):
+        hold_out_edges(hubs, held=np.array([1]))  # a and b
     with pytest.raises(ParameterError, match=r"share must be in \(0, 1\)"):
         hold_out_edges(full, share=1.0)
 

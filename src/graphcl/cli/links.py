@@ -167,8 +167,11 @@ def links(
         if node:
             of_what = f" of {counted(len(node), kind or 'node', kind or None)}"
         several = f"the {len(found):,} most likely missing links"
-        what = several if len(found) > 1 else "the most likely missing link"
-        what = f"{what if len(found) else 'no pair lacks a link'}{of_what}"
+        what = (several if len(found) > 1 else "the most likely missing link") + of_what
+        if not len(found):
+            near = by in LINKS_BY[2:]  # which rank pairs with common neighbours alone
+            what = f"no missing link{of_what} has common neighbours"
+            what = what if near else f"every pair{of_what} is already linked"
     folder = asked_of.type_folder(kind or None)
     _give(asked_of, found, f"{what}{about}", node, pairs is not None, out, folder, as_json=as_json)
 

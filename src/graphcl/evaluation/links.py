@@ -18,7 +18,7 @@ import numpy as np
 import scipy.sparse
 
 from graphcl.arrays import Array, blocks
-from graphcl.errors import GraphError, counted, require
+from graphcl.errors import GraphError, counted, demand, require
 from graphcl.evaluation.unsupervised import unit_rows
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import Relation
@@ -118,13 +118,16 @@ def hold_out_edges(
     codes = {key: pair_codes(one, whole) for key, one in graph.relations.items()}
     targets = len(whole.indptr) - 1
     listed = np.unique(codes[whole.key])
+    linked = np.unique(np.concatenate([one for one in codes.values() if one is not None]))
+    sources = graph.nodes[whole.source].num_nodes
+    pairs = sources * (targets - 1) // 2 if whole.source == whole.target else sources * targets
+    demand(len(linked) < pairs, f"{name}: every pair is already linked")
     count = round(share * len(listed)) if held is None else len(held)
     if held is None and not 1 <= count < len(listed):
         number = counted(len(listed), "linked pair")
         raise GraphError(f"{name}: {number}: too few to hold out {share:.0%}")
     held = np.sort(random.choice(listed, count, replace=False)) if held is None else np.sort(held)
     edges = np.stack([held // targets, held % targets], axis=1)
-    linked = np.unique(np.concatenate([one for one in codes.values() if one is not None]))
     if whole.source == whole.target:
         sources, ends = whole.edge_index()
         directed = np.unique(sources * np.int64(targets) + ends)
@@ -139,7 +142,8 @@ def hold_out_edges(
         either = np.where(full[:, 0] == full[:, 1], either, full[:, 0])
         turned = np.where(there & back, either, back)
         edges[turned] = edges[turned][:, ::-1]
-    drawn = _draw_negatives(whole, edges[:, 0], linked, negatives, random, name)
+    ids = graph.nodes[whole.source].ids
+    drawn = _draw_negatives(whole, edges[:, 0], linked, negatives, random, name, ids)
     rest = {
         key: one if codes[key] is None else _without(one, contains(held, codes[key]))
         for key, one in graph.relations.items()
@@ -189,6 +193,7 @@ def _draw_negatives(
     count: int,
     random: np.random.Generator,
     name: str,
+    ids: Any,
 ) -> Array:
     """Returns targets that the sources `first` are not linked to, ``[sources, count]``."""
     within, targets = relation.source == relation.target, len(relation.indptr) - 1
@@ -196,7 +201,7 @@ def _draw_negatives(
     degree = np.bincount(np.concatenate(ends), minlength=int(first.max()) + 1)
     full = np.flatnonzero(degree[first] >= targets - within)
     if len(full):
-        raise GraphError(f"{name}: node {first[full[0]]} is linked to all others")
+        raise GraphError(f"{name}: node {ids[first[full[0]]]} is linked to all others")
     found = random.integers(0, targets, (len(first), count))
     while True:
         low, high = np.broadcast_to(first[:, None], found.shape), found
