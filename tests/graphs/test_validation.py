@@ -41,6 +41,7 @@ X = np.eye(3)
         ({"train_mask": [0, 1], "test_mask": [1, 2]}, "train_mask and test_mask share node 1"),
         ({"node_ids": ["a"]}, "node_ids: 1 names for 3 nodes"),
         ({"node_ids": ["b", "a", "b"]}, "node_ids: nodes 0 and 2 have the same id 'b'"),
+        ({"node_ids": ["b", "a", "a\0"]}, "the id of node 2 contains a NUL byte; remove it"),
         ({"node_ids": np.array([7, 5, 5])}, "node_ids: nodes 1 and 2 have the same id 5"),
         ({"node_ids": [("a", 1), 2, ("a", 1)]}, "nodes 0 and 2 have the same id ('a', 1)"),
     ],
@@ -49,6 +50,16 @@ def test_bad_input_is_refused_with_its_place(changes, message):
     with pytest.raises(GraphError) as caught:
         Graph.from_edge_index(**({"edge_index": [[0, 1], [1, 2]], "x": X} | changes))
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("wide", [[2**63, 2**63 + 1], [2**63, 2**63 - 1], [2**64, -1]])
+def test_numbers_of_more_than_64_bits_are_ids(wide, tmp_path):
+    graph = Graph.from_edge_index([[0], [1]], X[:2], node_ids=wide)
+    assert [int(one) for one in graph.node_ids.tolist()] == wide
+    assert graph.nodes["node"].rows(wide[::-1]).tolist() == [1, 0]
+    graph.save(tmp_path / "store")
+    again = graphcl.open_graph(str(tmp_path / "store"))
+    assert again.nodes["node"].rows(map(str, wide)).tolist() == [0, 1]
 
 
 def test_how_weights_of_one_edge_are_added():

@@ -340,13 +340,18 @@ def _mask(mask: Any, num_nodes: int, name: str) -> Booleans | None:
 
 
 def node_ids(names: Any, num_nodes: int) -> npt.NDArray[Any] | None:
-    """Returns the caller's node ids unchanged: neither merged nor converted to strings."""
+    """Returns the caller's node ids, none merged; integers of too many bits become texts."""
     if names is None:
         return None
     demand(len(names) == num_nodes, f"node_ids: {len(names)} names for {num_nodes} nodes")
     listed = list(names)
+    nul = [place for place, one in enumerate(listed) if isinstance(one, str) and "\0" in one]
+    for place in nul[:1]:
+        raise GraphError(f"node_ids: the id of node {place} contains a NUL byte; remove it")
     if len({type(name) for name in listed}) == 1 and not isinstance(listed[0], tuple):
         ids = np.array(listed)
+        if isinstance(listed[0], int) and ids.dtype.kind in "fO":  # no integers of NumPy hold them
+            ids = np.array(list(map(str, listed)))
     else:
         ids = np.empty(num_nodes, dtype=object)
         ids[:] = listed

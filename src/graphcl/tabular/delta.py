@@ -446,7 +446,7 @@ def read_ids(given: Any, options: TableOptions) -> tuple[Array, list[str]]:
     if isinstance(given, list | tuple | np.ndarray):
         ids = np.asarray(given)
         if ids.dtype.kind not in "iu":
-            ids = np.array(list(map(str, ids.tolist())))
+            ids = np.array(list(map(str, given)))
         demand(len(ids), "remove_nodes: has no ids, so nothing would change; leave it out")
         return ids, []
     with Duck() as duck:
