@@ -104,6 +104,15 @@ def test_lists_that_are_no_vectors_are_named():
         assert error.value.fix == (("ignore", "v"),)
 
 
+def test_a_text_may_name_its_time_zone():
+    said = ["10:00:00+02:00", "08:00", "08:00:00Z", "09:00 Europe/Oslo", "04:30:00.0-0330"]
+    rows = [f"{place},2020-01-01 {one}" for place, one in enumerate([*said, "00:00"])]
+    graph, _ = read(csv("id,when", *rows))
+    np.testing.assert_allclose(graph.x[:, 0] * YEAR, [28_800] * 5 + [0], rtol=1e-5)
+    with pytest.raises(TableError, match="'2020-01-02 10:00 PM' is not a date"):
+        read(csv("id,when", "0,2020-01-01", "1,2020-01-02 10:00 PM"), date=("when",))
+
+
 def test_nanoseconds_with_a_time_zone():
     times = pyarrow.array([0, 86_400 * 10**9], pyarrow.timestamp("ns", "Europe/Oslo"))
     pyarrow.parquet.write_table(pyarrow.table({"id": [0, 1], "t": times}), "n.parquet")

@@ -120,17 +120,23 @@ def text(source: Source, name: str) -> str:
 
 
 def date(source: Source, name: str) -> str:
-    """Returns an SQL expression for seconds since 1970: NULL if it is missing or no date."""
+    """Returns an SQL expression for seconds since 1970: NULL if it is missing or no date.
+
+    A text may end in a time zone or an offset.
+    """
     column, kind = quoted(name), source.columns[name]
     if kind_of_type(kind) == "date":
         if kind == "TIMESTAMPTZ_NS":  # which few of DuckDB's functions take
             column += "::TIMESTAMPTZ"
         return f"CASE WHEN isfinite({column}) THEN epoch({column}) END"
-    form = source.dates.get(name)
-    read = moment(f"trim({column})", form or "%d.%m.%Y")
+    form, cell = source.dates.get(name), f"trim({column}::VARCHAR)"
+    read = moment(cell, form or "%d.%m.%Y")
     if form is None:
-        read = f"coalesce(TRY_CAST(trim({column}) AS TIMESTAMP), {read})"
+        read = f"coalesce(TRY_CAST({cell} AS TIMESTAMP), {read})"
     inside = f"CASE WHEN isfinite({read}) THEN epoch({read}) END"
+    if form is None:  # a cast to a time stamp leaves out what comes after the time: a zone, or PM
+        zoned = f"regexp_matches({cell}, '^[-/0-9T ]+:[0-9:.]+ *[^0-9:. ]')"
+        inside = f"CASE WHEN {zoned} THEN epoch(TRY_CAST({cell} AS TIMESTAMPTZ)) ELSE {inside} END"
     return f"CASE WHEN {absent(source, name)} THEN NULL ELSE {inside} END"
 
 

@@ -135,7 +135,7 @@ class Times:
                 )
                 refuse(list(wrong_forms.values()))
                 source = replace(source, dates=forms)
-            sql = _moment(source, name)
+            sql = cells.date(source, name)
         wrong = f"({sql}) IS NULL OR NOT isfinite({sql})"
         if labels:  # a node without a label need not have a time of it
             cell = "coalesce(trim({}::VARCHAR), '') = ''"
@@ -247,16 +247,6 @@ def text_of(moment: float, *, dates: bool) -> str:
     at += timedelta(microseconds=at.timestamp() < moment)
     day = at.time() in (time(), time.max)
     return str(at.date()) if day else at.isoformat().replace("+00:00", "Z")
-
-
-def _moment(source: Source, name: str) -> str:
-    """Returns an SQL expression for the seconds of a date; a text may end in an offset of time."""
-    read = cells.date(source, name)
-    if not cells.is_written(source, name):
-        return read
-    cell = f"trim({quoted(name)})"
-    zoned = f"regexp_matches({cell}, ':[0-9.]+ ?[+-][0-9]{{2}}(:?[0-9]{{2}})?$')"
-    return f"CASE WHEN {zoned} THEN epoch(TRY_CAST({cell} AS TIMESTAMPTZ)) ELSE {read} END"
 
 
 def ages(column: Column, times: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
