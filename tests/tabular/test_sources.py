@@ -203,6 +203,19 @@ def test_tables_in_memory_are_read_as_files_are(kind):
     assert tagged.x.tolist() == [[1, 0], [0, 0], [0, 0], [0, 1]]
 
 
+def test_an_index_without_a_name_has_the_ids_if_no_column_may():
+    edges, nodes = _frames()
+    frame = pandas.DataFrame(nodes)
+    expected, bare = read_tables(edges, frame, missing="mean"), frame.set_index("id")
+    graph = read_tables(edges, bare.rename_axis(None), missing="mean")
+    assert graph.node_ids.tolist() == list("abcd")
+    assert np.array_equal(graph.x, expected.x)
+    for index in ([2, 5, 6, 7], list("wxyz")):  # what a filter left; a column has the ids
+        odd = frame.rename(columns={"id": "name"}).set_axis(index)
+        again = read_tables(edges, odd, missing="mean")
+        assert np.array_equal(again.x, expected.x)
+
+
 @pytest.mark.parametrize("make", [np.asarray, scipy.sparse.csr_array, scipy.sparse.coo_matrix])
 def test_a_matrix_in_memory_has_ids(make):
     edges, _ = _frames()

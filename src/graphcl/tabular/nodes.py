@@ -89,8 +89,20 @@ class NodeSource:
             return
         demand(node_ids is None, "node_ids: they are for a matrix; a table has a column of ids")
         if given is not None:
-            source = open_source(duck, given, role="nodes", options=options)
+            source = open_source(duck, _with_ids(given), role="nodes", options=options)
             self.source = source.nodes or source  # a graph file has a node table of its own
+
+
+def _with_ids(table: Any) -> Any:
+    """Returns a table; of pandas, an index without a name is the column `id`, if that is plain.
+
+    It holds texts, each once, and no column is named like one of ids.
+    """
+    index = getattr(table, "index", None)
+    if getattr(index, "names", ()) != [None] or table.index.inferred_type != "string":
+        return table
+    named = any(table_columns.rank(str(one), "") != table_columns.OTHER for one in table.columns)
+    return table if named or not table.index.is_unique else table.rename_axis("id")
 
 
 class NumberedNodes:
