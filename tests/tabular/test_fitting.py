@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from graphcl.errors import TableError
 from graphcl.tabular.build import load_tables, read_tables
+from graphcl.tabular.kinds import prepare_rows
 from graphcl.tabular.options import TableOptions
 from tests.conftest import FUZZ
 from tests.tabular.conftest import graph_or_one_line, write
@@ -139,6 +141,28 @@ def test_empty_columns_are_filled_with_the_trainings_means(trained):
     said = "\n".join(report.notes)
     assert "1 column has no values and the training's mean in every row: 'age'" in said
     assert "4 missing values filled with the training's mean" in said
+
+
+@pytest.mark.parametrize("none", [None, np.nan, pandas.NaT])
+def test_columns_without_a_value_are_missing_whatever_their_kind(none):
+    known = pandas.DataFrame(
+        {
+            "id": list("abcd"),
+            "age": [1, 2, 3, 4.5],
+            "town": ["x", "y", "x", "y"],
+            "bio": ["reads books", "writes code", "reads code", "swims"],
+            "day": pandas.date_range("2020-01-01", periods=4),
+            "took": pandas.to_timedelta([1, 2, 3, 4], unit="D"),
+            "place": [[1.0, 2.0]] * 4,
+        }
+    )
+    edges, names = {"source": ["a"], "target": ["b"]}, known.columns[1:]
+    graph = read_tables(edges, known, text="bio")
+    void = known.assign(**dict.fromkeys(names, none))
+    expected = prepare_rows([dict.fromkeys(names)] * 4, graph.preparation, graph.num_features)
+    void.astype(dict.fromkeys(names, object)).to_parquet("void.parquet")
+    for nodes in (void, void.astype(dict.fromkeys(names, object)), "void.parquet"):
+        assert np.array_equal(read_tables(edges, nodes, preparation=graph.preparation).x, expected)
 
 
 def test_all_that_is_wrong_is_said_at_once(trained):

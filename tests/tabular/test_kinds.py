@@ -2,15 +2,17 @@
 
 import datetime as dt
 import math
+from pathlib import Path
 
 import numpy as np
+import polars
 import pyarrow
 import pyarrow.parquet
 import pytest
 import scipy.sparse
 from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
 
-from graphcl.errors import TableError
+from graphcl.errors import GraphError, TableError
 from graphcl.tabular.build import load_tables
 from graphcl.tabular.kinds import WORDS, YEAR, fit_text, leading_axes, text_features
 from graphcl.tabular.options import TableOptions
@@ -86,12 +88,31 @@ def test_durations_are_days_and_times_of_day_are_left_out_when_told():
     assert error.value.fix == (("ignore", "at"),)
 
 
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_durations_are_days_in_whatever_way_they_come(unit):
+    took = pyarrow.array([dt.timedelta(3), None, -dt.timedelta(hours=2)], pyarrow.duration(unit))
+    table = pyarrow.table({"id": [0, 1, 2], "took": took, "n": [1, 2, 3]})
+    Path("folder").mkdir()
+    pyarrow.parquet.write_table(table, "n.parquet")
+    pyarrow.parquet.write_table(table, "folder/n.parquet")
+    polars.from_arrow(table).write_parquet("p.parquet")
+    several = [table, table.to_pandas(), polars.from_arrow(table), "folder", "p.parquet"]
+    trained, _ = read("n.parquet", missing="mean")
+    np.testing.assert_allclose(trained.x[:, 0], [3, (3 - 1 / 12) / 2, -1 / 12])
+    for nodes in several:
+        assert np.array_equal(read(nodes, missing="mean")[0].x, trained.x)
+        assert np.array_equal(read(nodes, preparation=trained.preparation)[0].x, trained.x)
+
+
 def test_vectors_are_their_numbers():
     vectors = [[1.0, 2.0], None, [3.0, 4.0]]
     pyarrow.parquet.write_table(pyarrow.table({"id": [0, 1, 2], "v": vectors}), "n.parquet")
     graph, report = read("n.parquet")
     assert graph.x.tolist() == [[1, 2], [0, 0], [3, 4]]
     assert report.column_features == ["v[0]", "v[1]"]
+    holes = pyarrow.table({"id": [0, 1], "v": [[1.0, 2.0], [3.0, None]]})
+    with pytest.raises(GraphError, match="row 2, column 'v': a value is no finite float32"):
+        read(holes)
 
 
 def test_lists_that_are_no_vectors_are_named():
@@ -111,6 +132,17 @@ def test_a_text_may_name_its_time_zone():
     np.testing.assert_allclose(graph.x[:, 0] * YEAR, [28_800] * 5 + [0], rtol=1e-5)
     with pytest.raises(TableError, match="'2020-01-02 10:00 PM' is not a date"):
         read(csv("id,when", "0,2020-01-01", "1,2020-01-02 10:00 PM"), date=("when",))
+
+
+def test_types_that_duckdb_has_not_are_read_or_refused():
+    half = pyarrow.table({"id": [0, 1], "f": np.array([1.5, 2], np.float16)})
+    assert read(half)[0].x.tolist() == [[1.5], [2]]
+    lists = pyarrow.array([[1.5], [2]], pyarrow.list_(pyarrow.float16()))
+    with pytest.raises(GraphError, match=r"nodes_given: .*Unsupported Internal Arrow Type"):
+        read(pyarrow.table({"id": [0, 1], "f": lists}))
+    uuids = pyarrow.array([bytes(16), bytes(range(16))], pyarrow.uuid())
+    with pytest.raises(TableError, match="column 'u' is text"):
+        read(pyarrow.table({"id": [0, 1], "u": uuids}))
 
 
 def test_nanoseconds_with_a_time_zone():

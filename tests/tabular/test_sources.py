@@ -236,6 +236,7 @@ def test_a_matrix_in_memory_has_ids(make):
 
 
 TWICE = pyarrow.Table.from_arrays([pyarrow.array([1])] * 2, names=["a", "a"])
+TWICE_IN_PANDAS = pandas.DataFrame([[1, 2]], columns=["a", "a"])
 
 
 @pytest.mark.parametrize(
@@ -245,6 +246,7 @@ TWICE = pyarrow.Table.from_arrays([pyarrow.array([1])] * 2, names=["a", "a"])
         ({"source": [2**70], "target": [1]}, None, STRUCTURAL, "edges: a dict is not a table of"),
         (_frames()[0], 3, {}, "nodes: a int is not a table"),
         (TWICE, None, STRUCTURAL, "two columns have the same name"),
+        (TWICE_IN_PANDAS, None, STRUCTURAL, "a DataFrame is not a table .*Duplicate column names"),
         (*_frames(), {"node_ids": [1, 2, 3, 4]}, "a table has a column of ids"),
     ],
 )

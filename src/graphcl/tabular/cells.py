@@ -13,7 +13,15 @@ from dataclasses import replace
 
 from graphcl.errors import option
 from graphcl.tabular.duck import Duck, literal, quoted
-from graphcl.tabular.preparation import Column
+from graphcl.tabular.preparation import (
+    CATEGORY,
+    DATE,
+    DURATION,
+    NUMBER,
+    TEXT,
+    VECTOR,
+    Column,
+)
 from graphcl.tabular.report import Problem, short
 from graphcl.tabular.sources import Source
 
@@ -21,6 +29,9 @@ MARKS = (",", ".")  # that may stand before decimals; the other one then parts t
 NO_VALUE = ("", "na", "n/a", "nan", "null", "none", "<na>", "-", "?")
 _NUMBERS = ("INT", "DOUBLE", "FLOAT", "DECIMAL", "BOOLEAN")
 _NESTED = ("STRUCT", "MAP", "UNION")
+_NO_TYPE = '"NULL"'  # of a column of a table in memory without a value
+_TYPES = {NUMBER: "DOUBLE", CATEGORY: "VARCHAR", TEXT: "VARCHAR", DATE: "TIMESTAMP"}
+_TYPES |= {DURATION: "INTERVAL", VECTOR: "FLOAT[]"}
 _CLOCK = "'[0-9]{1,6}:[0-5][0-9](:[0-5][0-9](\\.[0-9]+)?)?'"
 _UNITS = "'([0-9.]+ *(days?|hours?|minutes?|mins?|seconds?|secs?|weeks?) *)+'"
 DATES = tuple(f"%{a}{mark}%{b}{mark}%Y" for mark in "/-" for a, b in (("d", "m"), ("m", "d")))
@@ -145,7 +156,7 @@ def duration(source: Source, name: str) -> str:
     column = quoted(name)
     if source.columns[name] == "INTERVAL":
         return f"epoch({column})"
-    cell = f"lower(trim({column}))"
+    cell = f"lower(trim({column}::VARCHAR))"
     return (
         f"CASE WHEN regexp_full_match({cell}, {_CLOCK}) OR regexp_full_match({cell}, {_UNITS}) "
         f"THEN epoch(TRY_CAST({cell} AS INTERVAL)) END"
@@ -153,7 +164,15 @@ def duration(source: Source, name: str) -> str:
 
 
 def with_formats(source: Source, columns: Iterable[Column]) -> Source:
-    """Returns a table whose texts are read as a preparation says."""
+    """Returns a table whose texts, and columns without a value, are read as a preparation says."""
+    columns = list(columns)
+    void = {
+        one.name: _TYPES[one.kind] for one in columns if source.columns.get(one.name) == _NO_TYPE
+    }
+    if void:
+        nulls = ", ".join(f"NULL::{kind} AS {quoted(name)}" for name, kind in void.items())
+        relation = f"(SELECT * REPLACE ({nulls}) FROM {source.relation})"
+        source = replace(source, relation=relation, columns={**source.columns, **void})
     texts = [one for one in columns if is_written(source, one.name)]
     decimals = {one.name: one.decimal for one in texts if one.decimal}
     dates = {one.name: one.date_format for one in texts if one.date_format}

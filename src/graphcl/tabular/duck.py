@@ -170,7 +170,7 @@ class Duck:
 
     def register(self, name: str, arrow: Any) -> str:
         """Makes an Arrow table readable under a name, without a copy; returns the name as SQL."""
-        self._connection.register(name, arrow)
+        self._ask(lambda: self._connection.register(name, arrow), name)
         return quoted(name)
 
     def is_one_select(self, sql: str, *, where: str) -> bool:

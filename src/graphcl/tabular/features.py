@@ -372,7 +372,7 @@ class ColumnFeatures(FeaturePart):
                     for row, _ in np.argwhere(~np.isfinite(block)):
                         raise GraphError(
                             f"{self.source.name}: row {first + int(row) + 1}, column "
-                            f"{column.name!r}: a value does not fit in a float32 feature"
+                            f"{column.name!r}: a value is no finite float32"
                         )
                     yield first, start, block
             start += len(column.features)

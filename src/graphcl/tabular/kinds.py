@@ -247,7 +247,7 @@ def encode(column: Column, values: Any, arrays: Arrays) -> Floats:
     """Returns the features of a column, float32 ``[rows, features]``.
 
     A missing number is the training's mean; a missing or unknown category, text, vector or place on
-    a circle has zeros.
+    a circle has zeros. A number that is missing in a vector stays NaN, which is refused.
     """
     if column.kind == TEXT:
         idf, axes = arrays[f"{column.name}/idf"], arrays[f"{column.name}/axes"]
@@ -275,9 +275,7 @@ def _vector(column: Column, values: Any) -> Floats:
     block = np.zeros((len(values), len(column.features)), np.float32)
     there = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
     flat = values.flatten().to_numpy(zero_copy_only=False)
-    block[there] = np.nan_to_num(flat, posinf=np.inf, neginf=-np.inf).reshape(
-        len(there), block.shape[1]
-    )
+    block[there] = flat.reshape(len(there), block.shape[1])
     return block
 
 

@@ -16,7 +16,7 @@ import re
 import sqlite3
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -51,6 +51,12 @@ _HEADER_NAMES = frozenset(("source", "target", "src", "dst", "from", "to", "id",
 _HEADER_NAMES |= {"label", "weight", "split"}
 DELIMITERS = ",\t;|"
 _HEAD_BYTES = 1 << 20
+_DURATIONS = {  # intervals of what Arrow counts
+    "s": "to_seconds({})",
+    "ms": "to_milliseconds({})",
+    "us": "to_microseconds({})",
+    "ns": "to_microseconds({} // 1000)",
+}
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 _LINE = "\x1f"  # the ASCII unit separator: a delimiter that no text file uses, so a line is a field
 
@@ -119,8 +125,7 @@ def _open(duck: Duck, text: str, role: str, options: TableOptions) -> Source:
     path, table = _split_table(text)
     kind = _kind(path)
     if several := _parquet_files(path):
-        files = ", ".join(map(file_literal, several))
-        return _scan(duck, text, f"read_parquet([{files}], hive_partitioning=false)")
+        return _parquet(duck, text, several)
     advice = "" if kind in SUFFIXES else "; an SQL query begins with SELECT, WITH or FROM"
     demand(path.exists(), f"{path}: no such file{advice}")
     takes = f"{option(role)} takes a file or an SQL query, or a folder of .parquet files"
@@ -131,7 +136,7 @@ def _open(duck: Duck, text: str, role: str, options: TableOptions) -> Source:
     if kind in TEXT:
         return _delimited(path, header=options.header, names=options.names | _HEADER_NAMES)
     if kind in PARQUET:
-        return _scan(duck, str(path), f"read_parquet({file_literal(path)})")
+        return _parquet(duck, str(path), [path])
     if kind in DATABASE:
         return _database(duck, path, table, role)
     if kind in (*GRAPHS, *ARRAYS):
@@ -144,6 +149,27 @@ def _open(duck: Duck, text: str, role: str, options: TableOptions) -> Source:
 def _scan(duck: Duck, name: str, relation: str, **more: Any) -> Source:
     """Returns what an SQL expression gives as a table."""
     return Source(name, relation, duck.columns(relation, where=name), **more)
+
+
+def _parquet(duck: Duck, name: str, files: Sequence[Path]) -> Source:
+    """Opens Parquet files of the same columns.
+
+    The format has no durations: Arrow writes them as integers, and beside them what they are.
+    """
+    from pyarrow import ArrowException, parquet, types
+
+    relation = f"read_parquet([{', '.join(map(file_literal, files))}], hive_partitioning=false)"
+    schema: Any = ()
+    with suppress(ArrowException, OSError, ValueError):  # DuckDB says what is wrong with a file
+        schema = parquet.read_schema(files[0])
+    read = [
+        f"{_DURATIONS[one.type.unit].format(quoted(one.name))} AS {quoted(one.name)}"
+        for one in schema
+        if types.is_duration(one.type)
+    ]
+    return _scan(
+        duck, name, f"(SELECT * REPLACE ({', '.join(read)}) FROM {relation})" if read else relation
+    )
 
 
 def _check_beginning(path: Path, kind: str) -> None:
@@ -180,6 +206,7 @@ def _in_memory(duck: Duck, table: Any, role: str) -> Source:
             arrow = pyarrow.table(dict(zip(("source", "target"), ends, strict=True)))
         else:
             arrow = pyarrow.table(table)  # a dictionary of lists, or what speaks Arrow, as Polars
+        arrow = pyarrow.table([_plain(one) for one in arrow.columns], arrow.column_names)
     except (pyarrow.ArrowException, TypeError, ValueError, OverflowError) as error:
         reason = " ".join(str(error).split())[:160]
         raise GraphError(
@@ -197,9 +224,18 @@ def _of_pandas(table: Any) -> Any:
 
     named = any(name is not None for name in getattr(table.index, "names", ()))
     frame = (table.reset_index() if named else table).rename(columns=str)
-    categories = [name for name in frame.columns if str(frame[name].dtype) == "category"]
-    frame = frame.astype(dict.fromkeys(categories, object))
     return pyarrow.Table.from_pandas(frame, preserve_index=False)
+
+
+def _plain(column: Any) -> Any:
+    """Returns a column of Arrow as DuckDB takes it; without a value it has no type."""
+    import pyarrow
+
+    if 0 < column.null_count == len(column):
+        return pyarrow.nulls(len(column))
+    if pyarrow.types.is_duration(column.type):
+        return column.cast("duration[us]", safe=False)
+    return column.cast("float") if pyarrow.types.is_float16(column.type) else column
 
 
 def _parquet_files(path: Path) -> list[Path]:
