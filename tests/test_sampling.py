@@ -8,7 +8,7 @@ import torch
 
 from graphcl import topology
 from graphcl.distributed import ALONE, Share
-from graphcl.encoders import Layer, LayeredEncoder, build_encoder, stated_layers
+from graphcl.encoders import Layer, LayeredEncoder, build_encoder, layered
 from graphcl.encoders.layer import Message
 from graphcl.encoders.typed import TypedEncoder
 from graphcl.errors import ParameterError
@@ -189,7 +189,7 @@ def test_the_encoder_on_a_perturbed_tree_value_and_gradient(graph, name, view):
         dropped(x[nodes], place, nodes, draws)[view]
         for place, nodes in zip(places, nodes_of, strict=True)
     ]
-    plain = slow_encoding(x, tree, (keeps, features), stated_layers(encoder))
+    plain = slow_encoding(x, tree, (keeps, features), encoder.layer_specs())
     torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
     ours_gradient = torch.autograd.grad(ours.square().sum(), list(encoder.parameters()))
     plain_gradient = torch.autograd.grad(plain.square().sum(), list(encoder.parameters()))
@@ -231,7 +231,7 @@ def test_bad_arguments(graph):
     with pytest.raises(ParameterError, match="encode_tree: layers must be 2, the hops; got 3"):
         encoded(graph, tree, "mean", encoder_for(graph, "mean", 3))
     with pytest.raises(ParameterError, match=r"this needs an encoder that states its layers.*Pyg"):
-        stated_layers(encoder_for(graph, "gcn", 2))
+        layered(encoder_for(graph, "gcn", 2))
 
 
 def typed_graph(weighted=False):

@@ -20,7 +20,7 @@ from torch import nn
 from graphcl.arrays import Floats, Integers
 from graphcl.devices import available_memory_bytes
 from graphcl.distributed import current_share
-from graphcl.encoders import LayeredEncoder, stated_layers
+from graphcl.encoders import LayeredEncoder, layered
 from graphcl.errors import require
 from graphcl.files.arrays import create_npy
 from graphcl.files.atomic import whole_file
@@ -105,8 +105,7 @@ def embed_graph(
     """
     encoder.eval()
     graph.check()
-    stated_layers(encoder, "embed_graph")
-    assert isinstance(encoder, LayeredEncoder)
+    encoder = layered(encoder, "embed_graph")
     levels, width = encoder.embedding_levels(), encoder.width
     asked = nodes if isinstance(nodes, Mapping) else dict.fromkeys(graph.nodes, nodes)
     listed = any(isinstance(some, np.ndarray) for some in asked.values())

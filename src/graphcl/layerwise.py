@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from graphcl.distributed import current_share, fill_rows
-from graphcl.encoders import Layer, LayeredEncoder, stated_layers
+from graphcl.encoders import Layer, LayeredEncoder, layered
 from graphcl.errors import require
 from graphcl.files.arrays import advise_random_reads, scratch_array
 from graphcl.graphs.schema import Direction
@@ -222,8 +222,7 @@ def layer_by_layer(
         on_rows: called after each block with the number of rows done and the total of all layers.
     """
     require(block_rows >= 1, "embed", "block_rows", "at least 1", block_rows)
-    stated_layers(encoder, "embed")
-    assert isinstance(encoder, LayeredEncoder)
+    encoder = layered(encoder, "embed")
     levels, block_rows = encoder.embedding_levels(), block_height(block_rows)
     topology = Topology() if topology is None else topology
     sizes = {name: table.shape[0] for name, table in x.items()}

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from graphcl.encoders.layer import Layer, LayeredEncoder, glorot, stated_layers
+from graphcl.encoders.layer import Layer, LayeredEncoder, glorot, layered
 from graphcl.encoders.side_by_side import SideBySide
 from graphcl.errors import ParameterError, require
 from graphcl.registry import ENCODERS
@@ -25,7 +25,7 @@ __all__ = [
     "SideBySide",
     "build_encoder",
     "glorot",
-    "stated_layers",
+    "layered",
 ]
 
 

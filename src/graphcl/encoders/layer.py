@@ -392,14 +392,14 @@ def _computed(level: Mapping[str, Layer], h: Tables, relations: Relations) -> di
     return {name: level[name].on_graph(h, relations, name) for name in h}
 
 
-def stated_layers(encoder: nn.Module, who: str = "this") -> tuple[Layer, ...]:
-    """Returns the layers that an encoder states.
+def layered(encoder: nn.Module, who: str = "this") -> LayeredEncoder:
+    """Returns an encoder that states its layers, as one.
 
     Raises:
-        ParameterError: the encoder does not, and only works on whole graphs; `who` needs more.
+        ParameterError: it does not, and only works on whole graphs; `who` needs more.
     """
     if isinstance(encoder, LayeredEncoder):
-        return encoder.layer_specs()
+        return encoder
     name = type(encoder).__name__
     raise ParameterError(
         f"{who} needs an encoder that states its layers, like mean or residual; got {name}"

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from graphcl.arrays import Floats, blocks
 from graphcl.distributed import ALONE, beside, current_share, from_rank
-from graphcl.encoders import EncoderFactory, LayeredEncoder, build_encoder, stated_layers
+from graphcl.encoders import EncoderFactory, build_encoder, layered
 from graphcl.encoders.typed import TypedEncoder
 from graphcl.errors import GraphError, ParameterError, RunError, require
 from graphcl.files.arrays import check_tensors, read_tensors
@@ -112,9 +112,7 @@ class Components:
             inputs = schema.types[0].num_features if schema.is_plain else schema
             encoder = build(chosen, inputs, **options)
         if not schema.is_plain:
-            stated_layers(encoder, "a graph with types")
-            assert isinstance(encoder, LayeredEncoder)
-            for number, level in enumerate(encoder.levels()):
+            for number, level in enumerate(layered(encoder, "a graph with types").levels()):
                 if set(level) != set(schema.widths):
                     raise ParameterError(
                         f"encoder: layer {number} is stated for the types {', '.join(level)}; the "

@@ -286,7 +286,6 @@ def sample_graphs(
 ) -> Sample:
     """Returns embeddings of nodes that were trained on."""
     found: dict[str, list[Any]] = {}
-    assert isinstance(encoder, LayeredEncoder)
     for prepared in graphs:
         graph = prepared.graph
         options: Any = {"device": device, "feature_scaling": prepared.scaling}

@@ -24,7 +24,7 @@ from torch import Tensor
 from graphcl.arrays import Floats, Integers
 from graphcl.distributed import apart
 from graphcl.embedding import Chosen, embed, embed_graph
-from graphcl.encoders import Layer, LayeredEncoder
+from graphcl.encoders import Layer, LayeredEncoder, layered
 from graphcl.errors import GraphError
 from graphcl.estimator.fitted import Fitted, say_clipped
 from graphcl.graphs.changing import Delta, EdgeDelta, NodeDelta, change_graph
@@ -186,8 +186,7 @@ def embed_layer(
         out: an `.npy` file for the result of all nodes.
         scratch: a folder for temporary files.
     """
-    encoder = fitted.encoder.to(device)
-    assert isinstance(encoder, LayeredEncoder)
+    encoder = layered(fitted.encoder).to(device)
     graph, first = fitted.prepare(graph).graph, below is None
     z = embed_graph(
         _Alone(encoder.embedding_levels()[number][NODE]),
@@ -220,8 +219,7 @@ def join_layers(
         nodes: rows, ascending; None is all.
         device: where to compute.
     """
-    encoder = fitted.encoder
-    assert isinstance(encoder, LayeredEncoder)
+    encoder = layered(fitted.encoder)
     beside, z = encoder.beside, last
     if beside is not None:
         rows = np.arange(graph.num_nodes) if nodes is None else nodes
@@ -356,9 +354,7 @@ class Live:
                 near.setdefault(other, []).append(row)
                 listed, edge = ends.setdefault(key, {}), (place, row, towards)
                 listed[edge] = listed.get(edge, 0) + weight
-        schema, encoder = self._fitted.schema, self._fitted.encoder
-        assert isinstance(encoder, LayeredEncoder)
-        hops = len(encoder.levels()) - 1 + filling_depth(schema)
+        hops = len(layered(self._fitted.encoder).levels()) - 1 + filling_depth(self._fitted.schema)
         wanted = {name: np.unique(rows).astype(np.int64) for name, rows in near.items()}
         if not len(wanted[own.name]):  # one of the type has to be there, for new ones to join
             wanted[own.name] = np.zeros(1, np.int64)
@@ -422,8 +418,7 @@ class Live:
         plain = isinstance(part.graph.x, np.ndarray) and part.graph.edge_weight is None
         if not (few and plain and self._device.type == "cpu"):
             return self._embed_last(part.graph, len(new))
-        encoder, alignment = self._fitted.encoder, self._fitted.alignment
-        assert isinstance(encoder, LayeredEncoder)
+        encoder, alignment = layered(self._fitted.encoder), self._fitted.alignment
         x = stored_features(part.graph.x, feature_scaling=self._fitted.scaling.nodes[NODE])
         with torch.no_grad(), _one_thread():
             z: Floats = _encode(encoder, self._layers, x, part).numpy()

@@ -24,7 +24,7 @@ from graphcl.distributed import (
     max_over,
 )
 from graphcl.embedding import embed_graph
-from graphcl.encoders import LayeredEncoder
+from graphcl.encoders import LayeredEncoder, layered
 from graphcl.errors import ParameterError, TrainingError, option, require
 from graphcl.estimator.fitted import Components, Fitted
 from graphcl.estimator.fitting import WHOLE, Task, dense_features, drawn_ranges, evenly
@@ -236,8 +236,7 @@ def _sample(
     encoder: nn.Module, topology: PartsTopology, share: Share, seed: int
 ) -> dict[str, Tensor]:
     """Returns embeddings of some nodes by type: those that would be taken of the whole graph."""
-    assert isinstance(encoder, LayeredEncoder)
-    encoder = copy.deepcopy(encoder).to(CPU)
+    encoder = copy.deepcopy(layered(encoder)).to(CPU)
     prepared, sizes = topology.prepared, topology.sizes
     whole = sum(sizes.values()) <= WHOLE
     drawn = {} if whole else drawn_ranges(sizes, seed)
@@ -286,8 +285,7 @@ def embed_own_part(
 
     All processes of the group call it together. `scratch` is a folder for temporary files.
     """
-    part, encoder = open_own_part(path, share), fitted.encoder
-    assert isinstance(encoder, LayeredEncoder)
+    part, encoder = open_own_part(path, share), layered(fitted.encoder)
     prepared = prepare_part_like(part, fitted.schema, fitted.scaling, Wire(share))
     free = available_memory_bytes(CPU) // beside(CPU)
     # All have to do alike: with files, columns of the tables travel one after the other.

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from graphcl.encoders import LayeredEncoder, stated_layers
+from graphcl.encoders import layered
 from graphcl.errors import ParameterError, RunError, import_extra, option
 from graphcl.estimator.fitted import Fitted
 from graphcl.files.atomic import whole_file
@@ -95,9 +95,7 @@ class GraphProgram(nn.Module):
 
     def __init__(self, fitted: Fitted) -> None:
         super().__init__()
-        stated_layers(fitted.encoder, "export")
-        assert isinstance(fitted.encoder, LayeredEncoder)
-        self.encoder = fitted.encoder.cpu().eval()
+        self.encoder = layered(fitted.encoder, "export").cpu().eval()
         self.schema, scaling = fitted.schema, fitted.scaling
         self.scales = nn.ModuleList(
             Scale(scaling.nodes.get(one.name, "none")) for one in self.schema.types

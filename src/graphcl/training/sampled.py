@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from graphcl.distributed import ALONE, Share
-from graphcl.encoders import LayeredEncoder, stated_layers
+from graphcl.encoders import layered
 from graphcl.errors import ParameterError, require
 from graphcl.files.arrays import advise_random_reads
 from graphcl.graphs.edges import reverse_order
@@ -80,9 +80,8 @@ class SampledBatch:
 
     def encode(self, encoder: nn.Module, views: tuple[TreeView, TreeView]) -> tuple[Tensor, Tensor]:
         """Returns the embeddings of this process's seed nodes in view 1 and in view 2."""
-        stated_layers(encoder, "mode 'sampled'")
-        assert isinstance(encoder, LayeredEncoder)
-        found = [encode_tree(view, encoder) for view in views]
+        states = layered(encoder, "mode 'sampled'")
+        found = [encode_tree(view, states) for view in views]
         h_1, h_2 = (one[0] if len(one) == 1 else torch.cat(one) for one in found)
         return h_1, h_2
 
