@@ -27,7 +27,7 @@ from graphcl.graphs.relation import Key
 from graphcl.graphs.scaling import LIMIT, ColumnScaling, Scaling
 from graphcl.graphs.schema import EDGES, Direction, Schema
 from graphcl.graphs.tensors import Prepared, prepare, prepare_like
-from graphcl.kernels.features import UNIT
+from graphcl.kernels.features import stable_product
 from graphcl.losses import Loss
 from graphcl.recipes import Recipe
 from graphcl.recipes.recipe import parse_overrides
@@ -50,7 +50,7 @@ from graphcl.training.sampled import fan_outs_of
 from graphcl.views import Drop, Perturbation
 
 OneGraph = FullGraph | SampledGraph
-BLOCK = 4096  # rows that are turned at a time, a multiple of UNIT
+BLOCK = 4096  # rows that are turned at a time
 ENCODER = "residual"  # the paper's encoder that a typed one extends
 
 
@@ -344,14 +344,12 @@ class Alignment:
     def apply(self, z: Floats) -> Floats:
         """Returns embeddings turned; an array that can be written to is changed in place.
 
-        The bits of a row do not depend on the other rows: products have a multiple of `UNIT` rows.
+        The bits of a row do not depend on the other rows: see `stable_product`.
         """
         out = z if z.flags.writeable else np.array(z)
         for some in blocks(len(out), BLOCK):
             rows = torch.from_numpy(out[some])
-            padded = rows.new_zeros(len(rows) + -len(rows) % UNIT, rows.shape[1])
-            padded[: len(rows)] = rows
-            rows.copy_((padded @ self.rotation + self.shift)[: len(rows)])
+            rows.copy_(stable_product(rows, self.rotation) + self.shift)
         return out
 
     def tensors(self) -> dict[str, Tensor]:

@@ -35,7 +35,7 @@ from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import NODE, Key
 from graphcl.graphs.tensors import stored_features
 from graphcl.kernels.buffers import borrow
-from graphcl.kernels.features import UNIT
+from graphcl.kernels.features import padded_product, stable_product
 from graphcl.kernels.stored_features import StoredFeatures, mean_of_neighbourhoods
 from graphcl.store.columns import Ids, table_rows
 from graphcl.tabular.times import has_age_alone
@@ -460,15 +460,16 @@ def _encode(
     beside, h, place = encoder.beside, x, None
     out = torch.empty(len(new), encoder.width)
     if beside is not None and (columns := beside.columns(None)) is not None:
-        own = _product(x.rows(new), beside.projection)[: len(new)]
+        own = stable_product(x.rows(new), beside.projection)
         out[:, columns] = beside.finish(own, columns)
     result = torch.empty(0)
     for number, (layer, level) in enumerate(zip(layers, part.levels, strict=True)):
         nodes = torch.from_numpy(level)
-        block = _product(mean_of_neighbourhoods(h, indptr, indices, nodes, place), layer.pooled)
+        means = mean_of_neighbourhoods(h, indptr, indices, nodes, place)
+        block = padded_product(means, layer.pooled)
         if layer.own is not None:
-            block += _product(h.rows(nodes if place is None else place[nodes]), layer.own)
-        # With the rows that `_product` has added, so that ELU computes all in whole vectors.
+            block += padded_product(h.rows(nodes if place is None else place[nodes]), layer.own)
+        # With the rows that `padded_product` has added, so that ELU computes all in whole vectors.
         result = layer.finish(block, inplace=True)[: len(nodes)]
         if beside is not None and (columns := beside.columns(number)) is not None:
             out[:, columns] = beside.finish(result[len(nodes) - len(new) :], columns)
@@ -476,13 +477,3 @@ def _encode(
         place = torch.zeros(graph.num_nodes, dtype=torch.int64)
         place[nodes] = torch.arange(len(nodes))
     return result if beside is None else out
-
-
-def _product(rows: Tensor, weight: Tensor) -> Tensor:
-    """Returns rows @ weight with rows of zeros added up to a multiple of `UNIT`.
-
-    BLAS has other loops for a single row and for the last rows of a table.
-    """
-    padded = rows.new_zeros(len(rows) + -len(rows) % UNIT, rows.shape[1])
-    padded[: len(rows)] = rows
-    return padded @ weight

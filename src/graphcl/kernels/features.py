@@ -131,11 +131,15 @@ def stable_product(rows: Tensor, weight: Tensor) -> Tensor:
 
     BLAS has other loops for a single row and for the last rows of a table.
     """
+    return padded_product(rows, weight)[: len(rows)]
+
+
+def padded_product(rows: Tensor, weight: Tensor) -> Tensor:
+    """Returns rows @ weight; on a CPU with rows of zeros below, up to a multiple of `UNIT`."""
     missing = 0 if rows.is_cuda else -len(rows) % UNIT
-    if not missing:
-        return rows @ weight
-    padded = torch.cat([rows, rows.new_zeros(missing, rows.shape[1])])
-    return (padded @ weight)[: len(rows)]
+    if missing:
+        rows = torch.cat([rows, rows.new_zeros(missing, rows.shape[1])])
+    return rows @ weight
 
 
 def linear(x: Features, weight: Tensor) -> Tensor:
