@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from graphcl.errors import InvalidInputError, require
+from graphcl.errors import InvalidInputError
 
 
 @dataclass(frozen=True)
@@ -152,24 +152,18 @@ def choose_backends(place: str, store: Any, rank: int, world: int) -> str:
     return "gloo" if "cpu" in places or len(places) < world else "cpu:gloo,cuda:nccl"
 
 
-def gather_rows(rows: Tensor, share: Share, count: int) -> Tensor:
-    """Returns all `count` rows; each process passes its share as `rows`.
+def gather_parts(rows: Tensor, share: Share, sizes: Sequence[int] | None = None) -> list[Tensor]:
+    """Returns the rows of every process, which may differ in number, in the order of ranks.
 
-    Every process receives (world − 1) / world of the result. Shares are padded to one size, which
-    `all_gather` requires.
+    They are padded to one number, which `all_gather` requires. Processes ask each other how many
+    rows each of them has, unless `sizes` says it.
     """
-    if share.world == 1:
-        return rows
-    sizes = [part.stop - part.start for part in (share.rows(count, r) for r in range(share.world))]
-    require(
-        len(rows) == sizes[share.rank], "gather_rows", "rows", f"{sizes[share.rank]}", len(rows)
-    )
+    if sizes is None:
+        sizes = gather_tables(torch.tensor([len(rows)]), share)[:, 0].tolist()
     padded = rows.new_zeros(max(sizes), *rows.shape[1:])
     padded[: len(rows)] = rows
     every = gather_tables(padded, share)
-    if min(sizes) == max(sizes):
-        return every.flatten(0, 1)
-    return torch.cat([part[:size] for part, size in zip(every, sizes, strict=True)])
+    return [part[:size] for part, size in zip(every, sizes, strict=True)]
 
 
 def other_tables(

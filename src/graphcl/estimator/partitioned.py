@@ -20,7 +20,7 @@ from graphcl.distributed import (
     apart,
     beside,
     current_share,
-    gather_tables,
+    gather_parts,
     max_over,
 )
 from graphcl.embedding import embed_graph
@@ -227,7 +227,7 @@ def _features(prepared: PreparedPart, share: Share) -> dict[str, Tensor]:
         rows = evenly(part.type.num_nodes, table.shape[1])
         own = rows[(rows >= part.nodes.start) & (rows < part.nodes.stop)] - part.nodes.start
         some = dense_features(table_rows(table, own), prepared.scaling, name)
-        found[name] = _joined_rows(some, share)
+        found[name] = torch.cat(gather_parts(some, share))
     return found
 
 
@@ -249,7 +249,7 @@ def _sample(
             own = np.arange(prepared.nodes[name].nodes.start, prepared.nodes[name].nodes.stop)
             nodes = np.concatenate([np.arange(one.start, one.stop) for one in drawn[name]])
             rows = rows[torch.from_numpy(np.isin(own, nodes))]
-        found[name] = _joined_rows(rows, share)
+        found[name] = torch.cat(gather_parts(rows, share))
     return found
 
 
@@ -266,16 +266,7 @@ def _around_ranges(
             with apart():
                 z = embed_graph(encoder, graph, device=CPU, nodes=rows)
             found.append(torch.from_numpy(z[NODE]))
-    return _joined_rows(torch.cat(found), share)
-
-
-def _joined_rows(rows: Tensor, share: Share) -> Tensor:
-    """Returns the rows of all processes, which may differ in number, in the order of ranks."""
-    counts = gather_tables(torch.tensor([len(rows)]), share)[:, 0].tolist()
-    padded = rows.new_zeros(max(counts), rows.shape[1])
-    padded[: len(rows)] = rows
-    every = gather_tables(padded, share)
-    return torch.cat([one[:count] for one, count in zip(every, counts, strict=True)])
+    return torch.cat(gather_parts(torch.cat(found), share))
 
 
 def embed_own_part(

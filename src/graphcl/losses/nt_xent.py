@@ -11,7 +11,7 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
-from graphcl.distributed import ALONE, Share, gather_rows, max_over, other_tables, sum_over
+from graphcl.distributed import ALONE, Share, gather_parts, max_over, other_tables, sum_over
 from graphcl.errors import ParameterError, demand, require
 from graphcl.kernels.nt_xent_blocked import BlockedPairs
 from graphcl.kernels.recording import ROWS, Tensors, replay
@@ -369,8 +369,8 @@ class _Batch:
         """Returns the weights of the rows of every process."""
         if self.share.world == 1:
             return [weights]
-        by_node = gather_rows(weights.view(2, -1).t().contiguous(), self.share, self.num_nodes)
-        parts = (by_node[self.share.rows(self.num_nodes, r)] for r in range(self.share.world))
+        sizes = [self.nodes(rank) for rank in range(self.share.world)]
+        parts = gather_parts(weights.view(2, -1).t(), self.share, sizes)
         return [part.t().reshape(-1) for part in parts]
 
 
