@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse
 
+from graphcl.arrays import Booleans, Floats, Integers
 from graphcl.errors import GraphError, counted, demand
 from graphcl.files.patched import overlay
 from graphcl.graphs.graph import Graph
@@ -21,8 +21,6 @@ from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import Key, Relation
 from graphcl.store.columns import entry_places
 
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float32]
 _NONE = np.zeros(0, np.int64)
 _NO_PAIRS = np.zeros((0, 2), np.int64)
 
@@ -41,9 +39,9 @@ class NodeDelta:
 
     new: int = 0
     x: Any = None
-    changed: IntArray = field(default_factory=_NONE.copy)
+    changed: Integers = field(default_factory=_NONE.copy)
     changed_x: Any = None
-    removed: IntArray = field(default_factory=_NONE.copy)
+    removed: Integers = field(default_factory=_NONE.copy)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,10 +56,10 @@ class EdgeDelta:
         dropped: edges to remove ``[k, 2]``. They are removed before others are added.
     """
 
-    added: IntArray = field(default_factory=_NO_PAIRS.copy)
-    weight: FloatArray | None = None
-    features: FloatArray | None = None
-    dropped: IntArray = field(default_factory=_NO_PAIRS.copy)
+    added: Integers = field(default_factory=_NO_PAIRS.copy)
+    weight: Floats | None = None
+    features: Floats | None = None
+    dropped: Integers = field(default_factory=_NO_PAIRS.copy)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,9 +81,9 @@ class Changed(NamedTuple):
     """
 
     graph: Graph
-    kept: dict[str, IntArray]
-    moved: dict[str, IntArray]
-    rewired: dict[str, IntArray]
+    kept: dict[str, Integers]
+    moved: dict[str, Integers]
+    rewired: dict[str, Integers]
 
 
 def change_graph(graph: Graph, delta: Delta) -> Changed:
@@ -98,9 +96,9 @@ def change_graph(graph: Graph, delta: Delta) -> Changed:
             remove is not there, or one to add has a removed end.
     """
     graph.check()
-    kept, moved = dict[str, IntArray](), dict[str, IntArray]()
-    nodes, numbers = dict[str, Nodes](), dict[str, IntArray]()
-    touched: dict[str, list[IntArray]] = {}
+    kept, moved = dict[str, Integers](), dict[str, Integers]()
+    nodes, numbers = dict[str, Nodes](), dict[str, Integers]()
+    touched: dict[str, list[Integers]] = {}
     for name, own in graph.nodes.items():
         one, size = delta.nodes.get(name, NodeDelta()), own.num_nodes
         stays = np.ones(size, bool)
@@ -136,7 +134,7 @@ def change_graph(graph: Graph, delta: Delta) -> Changed:
     return Changed(Graph(nodes, relations, graph.name), kept, moved, rewired)
 
 
-def affected_rows(changed: Changed, hops: int) -> list[dict[str, IntArray]]:
+def affected_rows(changed: Changed, hops: int) -> list[dict[str, Integers]]:
     r"""Returns for each layer the rows by type whose result can differ from the old one, ascending.
 
     Layer l of a node differs if its own row of layer l − 1 does, or a neighbour's, or its edges:
@@ -172,8 +170,8 @@ def affected_rows(changed: Changed, hops: int) -> list[dict[str, IntArray]]:
 
 
 def _change_relation(
-    relation: Relation, delta: EdgeDelta, numbers: Mapping[str, IntArray], named: str
-) -> tuple[Relation, list[tuple[str, IntArray]]]:
+    relation: Relation, delta: EdgeDelta, numbers: Mapping[str, Integers], named: str
+) -> tuple[Relation, list[tuple[str, Integers]]]:
     """Returns a relation after a change, and the nodes whose edges change.
 
     Args:
@@ -246,7 +244,7 @@ def _change_relation(
 
 def _added_entries(
     relation: Relation, delta: EdgeDelta, named: str
-) -> tuple[IntArray, dict[str, FloatArray]]:
+) -> tuple[Integers, dict[str, Floats]]:
     """Returns the entries of new edges, source and target, and what they have beside.
 
     An undirected edge has two entries; loops are left out.
@@ -275,8 +273,8 @@ def _added_entries(
 
 
 def _dropped(
-    relation: Relation, pairs: IntArray, rows_of: IntArray, columns_of: IntArray
-) -> IntArray:
+    relation: Relation, pairs: Integers, rows_of: Integers, columns_of: Integers
+) -> Integers:
     """Returns the places of entries that are removed, with an edge or with a node."""
     pairs = np.asarray(pairs, np.int64).reshape(-1, 2)
     if relation.undirected:
@@ -294,8 +292,8 @@ def _dropped(
 
 
 def find_entries(
-    relation: Relation, rows: IntArray, columns: IntArray
-) -> tuple[IntArray, IntArray]:
+    relation: Relation, rows: Integers, columns: Integers
+) -> tuple[Integers, Integers]:
     """Returns the places of entries, from and to; where one is not, it would be at both.
 
     Args:
@@ -315,7 +313,7 @@ def find_entries(
     return first + moved, last + moved
 
 
-def _edge_ids(relation: Relation) -> IntArray:
+def _edge_ids(relation: Relation) -> Integers:
     """Numbers the edges of an undirected relation, where several may have the same ends.
 
     The first entry from u to v and the first from v to u are one edge, and so are the second ones.
@@ -331,7 +329,7 @@ def _edge_ids(relation: Relation) -> IntArray:
     return ids
 
 
-def _features(x: Any, delta: NodeDelta, kept: IntArray) -> tuple[Any, IntArray]:
+def _features(x: Any, delta: NodeDelta, kept: Integers) -> tuple[Any, Integers]:
     """Returns the features of the new graph, and the old rows whose features differ.
 
     A row that is given again as it was has not changed.
@@ -362,7 +360,7 @@ def _features(x: Any, delta: NodeDelta, kept: IntArray) -> tuple[Any, IntArray]:
     return _with_rows(x, kept, changed, delta.new, values), changed[differs]
 
 
-def _with_rows(table: Any, kept: IntArray, changed: IntArray, new: int, values: Any) -> Any:
+def _with_rows(table: Any, kept: Integers, changed: Integers, new: int, values: Any) -> Any:
     """Returns the rows that stay, some with other values, and new rows below them."""
     if len(kept) < len(table):
         table, changed = np.asarray(table[kept]), np.searchsorted(kept, changed)
@@ -370,19 +368,19 @@ def _with_rows(table: Any, kept: IntArray, changed: IntArray, new: int, values: 
     return overlay(table, rows, values)
 
 
-def _dense(x: Any) -> FloatArray:
-    dense: FloatArray = x.toarray() if scipy.sparse.issparse(x) else np.asarray(x)
+def _dense(x: Any) -> Floats:
+    dense: Floats = x.toarray() if scipy.sparse.issparse(x) else np.asarray(x)
     return dense
 
 
-def rows_differ(first: Any, second: Any) -> npt.NDArray[np.bool_]:
+def rows_differ(first: Any, second: Any) -> Booleans:
     """Returns which rows of two tables differ, both dense or both sparse."""
     away: Any = first != second
-    found: npt.NDArray[np.bool_] = np.asarray(away.sum(axis=1)).reshape(-1) > 0
+    found: Booleans = np.asarray(away.sum(axis=1)).reshape(-1) > 0
     return found
 
 
-def check_pairs(relation: Relation, pairs: IntArray, names: Any, table: str) -> None:
+def check_pairs(relation: Relation, pairs: Integers, names: Any, table: str) -> None:
     """Refuses edges to remove that a relation does not have.
 
     Args:

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.arrays import Booleans, Doubles, Floats, Integers
@@ -178,7 +177,7 @@ def _weights(weight: Any, count: int) -> Doubles:
     return values
 
 
-def _in_range(values: npt.NDArray[np.float64]) -> Booleans:
+def _in_range(values: Doubles) -> Booleans:
     """Returns which weights, and their inverses, a float32 can represent."""
     # Below `tiny`, digits are lost and 1 / weight becomes infinite.
     inside: Booleans = (values >= _FLOAT32.tiny) & (values <= _FLOAT32.max)

@@ -25,12 +25,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse
 import torch
 from torch import Tensor
 
-from graphcl.arrays import Doubles
+from graphcl.arrays import Array, Booleans, Doubles, Floats, Integers
 from graphcl.distributed import ALONE, Share, gather_tables
 from graphcl.errors import RunError, demand
 from graphcl.graphs.relation import NODE, Key
@@ -49,7 +48,7 @@ class Rows(NamedTuple):
     """
 
     x: Any
-    nodes: npt.NDArray[np.int64] | None = None
+    nodes: Integers | None = None
 
     @property
     def number(self) -> int:
@@ -84,8 +83,8 @@ class ColumnFacts:
     high: Doubles
     total: Doubles
     size: Doubles
-    binary: npt.NDArray[np.bool_]
-    whole: npt.NDArray[np.bool_]
+    binary: Booleans
+    whole: Booleans
 
     @classmethod
     def of(cls, tables: Sequence[Rows], share: Share = ALONE) -> "ColumnFacts":
@@ -155,7 +154,7 @@ class Moments:
     def of(
         cls,
         tables: Sequence[Rows],
-        columns: npt.NDArray[np.int64],
+        columns: Integers,
         unit: Doubles,
         near: Doubles,
         share: Share = ALONE,
@@ -195,16 +194,16 @@ def logarithm(values: Doubles, unit: Doubles) -> Doubles:
     return np.where(unit > 0, found, values)
 
 
-def each_of(array: npt.NDArray[Any], share: Share) -> npt.NDArray[Any]:
+def each_of(array: Array, share: Share) -> Array:
     """Returns the arrays of all processes, ``[world, *shape]``; all must have one shape."""
     flat = torch.from_numpy(np.ascontiguousarray(array).view(np.uint8))
     every = gather_tables(flat, share).numpy()
     return every.view(array.dtype).reshape(share.world, *array.shape)
 
 
-def summed(array: npt.NDArray[Any], share: Share) -> npt.NDArray[Any]:
+def summed(array: Array, share: Share) -> Array:
     """Returns the sum of the arrays of all processes, in the order of ranks."""
-    found: npt.NDArray[Any] = each_of(array, share).sum(0)
+    found: Array = each_of(array, share).sum(0)
     return found
 
 
@@ -231,10 +230,10 @@ class ColumnScaling:
         factor: what the difference is multiplied by; float32.
     """
 
-    kind: npt.NDArray[np.uint8]
-    unit: npt.NDArray[np.float32]
-    shift: npt.NDArray[np.float32]
-    factor: npt.NDArray[np.float32]
+    kind: Array
+    unit: Floats
+    shift: Floats
+    factor: Floats
 
     @property
     def plain(self) -> str:
@@ -417,7 +416,7 @@ def scale_columns(tables: Sequence[Rows], share: Share = ALONE) -> ColumnScaling
     return ColumnScaling(kind, *(array.astype(np.float32) for array in (unit, shift, factor)))
 
 
-def _words(facts: ColumnFacts) -> npt.NDArray[np.bool_]:
+def _words(facts: ColumnFacts) -> Booleans:
     """Says which columns are words: many or none."""
     positive, none = facts.low >= 0, np.zeros(len(facts.low), np.bool_)
     rare = positive & (facts.binary | (facts.filled <= MOST_FILLED * facts.rows))
@@ -435,13 +434,13 @@ def _words(facts: ColumnFacts) -> npt.NDArray[np.bool_]:
     common = positive & alike & (facts.low < facts.high)
     if facts.whole[rare].all():
         common &= facts.whole  # beside counts, a fraction is no word
-    words: npt.NDArray[np.bool_] = rare | common
+    words: Booleans = rare | common
     return words
 
 
 def _numbers(
-    tables: Sequence[Rows], facts: ColumnFacts, numbers: npt.NDArray[np.int64], share: Share
-) -> tuple[npt.NDArray[Any], ...]:
+    tables: Sequence[Rows], facts: ColumnFacts, numbers: Integers, share: Share
+) -> tuple[Array, ...]:
     """Returns kind, unit, shift and factor of the columns of numbers."""
     mean, size = facts.total[numbers] / facts.rows, facts.size[numbers] / facts.rows
     own = Moments.of(tables, numbers, np.zeros(len(numbers)), mean, share)

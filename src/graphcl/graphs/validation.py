@@ -12,7 +12,6 @@ from numbers import Real
 from typing import Any, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.arrays import Array, Booleans, Floats
@@ -268,7 +267,7 @@ def several_types(z: Mapping[str, Any], owner: str) -> GraphError:
     )
 
 
-def is_labelled(y: npt.NDArray[Any]) -> Booleans:
+def is_labelled(y: Array) -> Booleans:
     """Returns whether each node has a label; with several per node, zeros are an answer too."""
     known: Booleans = (y if y.ndim == 1 else y.min(axis=1, initial=0)) >= 0
     return known if y.dtype.kind != "f" else np.logical_not(np.isnan(y))
@@ -284,9 +283,7 @@ def masks(given: Mapping[str, Any], num_nodes: int) -> dict[str, Any]:
     return masks
 
 
-def splits(
-    given: Mapping[str, Any], num_nodes: int
-) -> tuple[dict[str, Any], npt.NDArray[np.bool_] | None]:
+def splits(given: Mapping[str, Any], num_nodes: int) -> tuple[dict[str, Any], Booleans | None]:
     """Returns the masks of the first split, and all splits ``[splits, 3, num_nodes]`` if several.
 
     A mask ``[num_nodes, splits]`` has a column per split; one of a single dimension is the same in
@@ -339,7 +336,7 @@ def _mask(mask: Any, num_nodes: int, name: str) -> Booleans | None:
     return chosen
 
 
-def node_ids(names: Any, num_nodes: int) -> npt.NDArray[Any] | None:
+def node_ids(names: Any, num_nodes: int) -> Array | None:
     """Returns the caller's node ids, none merged; integers of too many bits become texts."""
     if names is None:
         return None

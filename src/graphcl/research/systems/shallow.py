@@ -7,11 +7,9 @@ a vector per node or word.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import ClassVar
 
-import numba
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse
 import scipy.sparse.linalg
 import torch
@@ -19,6 +17,7 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
+from graphcl.arrays import Doubles, Integers
 from graphcl.embedding import embed
 from graphcl.encoders import build_encoder
 from graphcl.errors import TrainingError, import_extra, require
@@ -27,7 +26,7 @@ from graphcl.kernels.adam import Adam
 from graphcl.kernels.adjacency import Adjacency, mean_pool
 from graphcl.kernels.counter import draw_word, stream_key
 from graphcl.kernels.features import Features, linear
-from graphcl.kernels.parallel import parallel
+from graphcl.kernels.parallel import parallel, prange
 from graphcl.research.systems.layers import Symmetric
 from graphcl.research.systems.system import (
     Checked,
@@ -46,9 +45,6 @@ from graphcl.research.systems.system import (
 from graphcl.seeding import derive, generator
 from graphcl.settings import check_setting
 
-prange = cast("Any", numba.prange)
-Nodes = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 TOLERANCE = 1e-8
 
 
@@ -189,8 +185,8 @@ class LabelPropagation:
 
 
 def harmonic(
-    adjacency: scipy.sparse.csr_array, labelled: Labels, values: Floats, *, elsewhere: Floats
-) -> Floats:
+    adjacency: scipy.sparse.csr_array, labelled: Labels, values: Doubles, *, elsewhere: Doubles
+) -> Doubles:
     """Returns the function that is `values` on `labelled` and the neighbours' mean elsewhere.
 
     `elsewhere` is the value of nodes in components without a labelled node.
@@ -343,7 +339,7 @@ class DeepWalkFeatures(DeepWalk):
 class _Sentences:
     """The walks as gensim reads them: once for the vocabulary, then once per epoch."""
 
-    def __init__(self, walks: Nodes, on_epoch: OnEpoch, epochs: int) -> None:
+    def __init__(self, walks: Integers, on_epoch: OnEpoch, epochs: int) -> None:
         self._walks, self._on_epoch, self._epochs = walks, on_epoch, epochs
         self._passes = 0
 
@@ -356,7 +352,9 @@ class _Sentences:
         self._passes += 1
 
 
-def random_walks(indptr: Nodes, indices: Nodes, starts: Nodes, *, length: int, seed: int) -> Nodes:
+def random_walks(
+    indptr: Integers, indices: Integers, starts: Integers, *, length: int, seed: int
+) -> Integers:
     """Returns one walk per start, ``[len(starts), length]``, the start first.
 
     Each neighbour of a node is equally likely to be the next. A draw depends only on the seed and
@@ -369,9 +367,8 @@ def random_walks(indptr: Nodes, indices: Nodes, starts: Nodes, *, length: int, s
     return walks
 
 
-def _walk_loop(
-    indptr: Any, indices: Any, starts: Any, word_0: Any, word_1: Any, walks: Any
-) -> None:
+@parallel
+def _walk(indptr, indices, starts, word_0, word_1, walks):  # type: ignore[no-untyped-def]
     for row in prange(len(starts)):
         # Each walk has its own key: one 32-bit counter over all steps would repeat after 2^32.
         own_0 = draw_word(np.uint32(row), word_0, word_1)
@@ -386,9 +383,6 @@ def _walk_loop(
                 word = np.uint64(draw_word(np.uint32(step), own_0, own_1))
                 node = indices[begin + np.int64((word * np.uint64(degree)) >> np.uint64(32))]
             walks[row, step] = node
-
-
-_walk = parallel(_walk_loop)
 
 
 @dataclass(frozen=True)
