@@ -92,8 +92,7 @@ def principal_directions(x: Tensor, count: int, generator: torch.Generator) -> T
     chosen: Tensor = vectors.flip(1)[:, :count][:, kept].to(x)
     if not wide:
         return chosen
-    turned: Tensor = torch.linalg.qr(x.T @ chosen)[0]
-    return turned
+    return torch.linalg.qr(x.T @ chosen)[0]  # type: ignore[no-any-return]
 
 
 def _products(rows: Tensor) -> Tensor:
@@ -106,8 +105,7 @@ def _products(rows: Tensor) -> Tensor:
 
 
 def _random_basis(size: int, generator: torch.Generator) -> Tensor:
-    basis: Tensor = torch.linalg.qr(torch.randn(size, size, generator=generator))[0]
-    return basis
+    return torch.linalg.qr(torch.randn(size, size, generator=generator))[0]  # type: ignore[no-any-return]
 
 
 class SideBySide(nn.Module):

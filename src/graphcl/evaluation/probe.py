@@ -296,8 +296,7 @@ def best_strength(z: Array, y_train: Array, y_val: Array) -> float:
     accuracy = strength_scores(
         z, y, splits, STRENGTHS, lambda one, rows, truth: (one.predict(rows) == truth).mean()
     )
-    best: float = STRENGTHS[int(accuracy.sum(axis=0).argmax())]  # on a tie the strongest penalty
-    return best
+    return float(STRENGTHS[int(accuracy.sum(axis=0).argmax())])  # on a tie the strongest penalty
 
 
 def strength_scores(

@@ -22,8 +22,7 @@ def unit_rows(z: Any) -> Floats:
     """Returns rows of length 1, float32; a row of zeros stays zero."""
     z = np.asarray(z, dtype=np.float32)
     length = np.linalg.norm(z, axis=1, keepdims=True)
-    unit: Floats = z / np.where(length > 0, length, 1)
-    return unit
+    return np.asarray(z / np.where(length > 0, length, 1))
 
 
 def nearest(z: Any, k: int, *, exact_rows: int = EXACT_ROWS) -> tuple[Integers, Floats]:

@@ -209,8 +209,7 @@ def _with_ids(folder: Path, stream: Batches) -> Batches:
 def vectors_of(batch: Any) -> npt.NDArray[np.float32]:
     """Returns the embeddings of a batch, ``[rows, dim]``."""
     column = batch.column("embedding")
-    found: npt.NDArray[np.float32] = column.flatten().to_numpy().reshape(-1, column.type.list_size)
-    return found
+    return np.asarray(column.flatten().to_numpy().reshape(-1, column.type.list_size))
 
 
 def _arrow() -> Any:

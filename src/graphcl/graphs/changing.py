@@ -369,8 +369,7 @@ def _with_rows(table: Any, kept: Integers, changed: Integers, new: int, values: 
 
 
 def _dense(x: Any) -> Floats:
-    dense: Floats = x.toarray() if scipy.sparse.issparse(x) else np.asarray(x)
-    return dense
+    return np.asarray(x.toarray() if scipy.sparse.issparse(x) else x)
 
 
 def rows_differ(first: Any, second: Any) -> Booleans:

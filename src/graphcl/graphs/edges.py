@@ -180,8 +180,7 @@ def _weights(weight: Any, count: int) -> Doubles:
 def _in_range(values: Doubles) -> Booleans:
     """Returns which weights, and their inverses, a float32 can represent."""
     # Below `tiny`, digits are lost and 1 / weight becomes infinite.
-    inside: Booleans = (values >= _FLOAT32.tiny) & (values <= _FLOAT32.max)
-    return inside
+    return np.asarray((values >= _FLOAT32.tiny) & (values <= _FLOAT32.max))
 
 
 def _check_sums(indptr: Integers, indices: Integers, weight: Doubles) -> None:
@@ -208,8 +207,7 @@ def _features(features: Any, count: int) -> Floats:
         given.shape[:1] == (count,),
         f"edge_features: expected [{count}, features]; got shape {given.shape}",
     )
-    found: Any = validation.features(given, "edge_features", "edge")
-    return found  # type: ignore[no-any-return]
+    return validation.features(given, "edge_features", "edge")
 
 
 def _merged(

@@ -129,17 +129,15 @@ def _parts(block: Any) -> Iterator[tuple[Any, Doubles, Any]]:
 
 
 def _sums(values: Any, starts: Any) -> Doubles:
-    found: Doubles = (
+    return np.asarray(
         values.sum(0, dtype=np.float64)
         if starts is None
         else np.add.reduceat(values.astype(np.float64), starts)
     )
-    return found
 
 
 def _least(values: Any, starts: Any) -> Doubles:
-    found: Doubles = values.min(0) if starts is None else np.minimum.reduceat(values, starts)
-    return found
+    return np.asarray(values.min(0) if starts is None else np.minimum.reduceat(values, starts))
 
 
 @dataclass(frozen=True)
@@ -203,8 +201,7 @@ def each_of(array: Array, share: Share) -> Array:
 
 def summed(array: Array, share: Share) -> Array:
     """Returns the sum of the arrays of all processes, in the order of ranks."""
-    found: Array = each_of(array, share).sum(0)
-    return found
+    return np.asarray(each_of(array, share).sum(0))
 
 
 KEPT, WORD, NUMBER, LOGARITHM, CONSTANT = range(5)
@@ -434,8 +431,7 @@ def _words(facts: ColumnFacts) -> Booleans:
     common = positive & alike & (facts.low < facts.high)
     if facts.whole[rare].all():
         common &= facts.whole  # beside counts, a fraction is no word
-    words: Booleans = rare | common
-    return words
+    return np.asarray(rare | common)
 
 
 def _numbers(

@@ -200,8 +200,7 @@ def edge_vectors(
     if not len(vectors):
         return torch.zeros(0, vectors.shape[1], device=device)
     chosen = scaling.edges.get(key, "none") if isinstance(scaling, Scaling) else "none"
-    found: Any = feature_tensor(vectors, device=device, feature_scaling=chosen)
-    return found  # type: ignore[no-any-return]
+    return feature_tensor(vectors, device=device, feature_scaling=chosen)  # type: ignore[return-value]
 
 
 def feature_tensor(

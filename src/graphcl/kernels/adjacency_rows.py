@@ -210,10 +210,9 @@ def edge_numbers(indptr: IntArray, indices: IntArray, rows: slice) -> IntArray:
     own = np.repeat(nodes[rows], np.diff(indptr)[rows])
     columns = indices[int(indptr[rows.start]) : int(indptr[rows.stop])]
     low, high = np.minimum(own, columns), np.maximum(own, columns)
-    numbers: IntArray = (
+    return np.asarray(
         edges_before[low] + _how_many_below(indptr, indices, low, high) - smaller[low]
     )
-    return numbers
 
 
 def _how_many_below(
@@ -226,5 +225,4 @@ def _how_many_below(
         below = indices[middle] < values
         low = np.where(searching & below, middle + 1, low)
         high = np.where(searching & ~below, middle, high)
-    found: IntArray = low - indptr[rows]
-    return found
+    return np.asarray(low - indptr[rows])

@@ -202,8 +202,7 @@ class BlockedPairs:
         return list(blocks(2 * self.nodes, min(height, max(1, STRIP_ELEMENTS // len(other)))))
 
     def _area(self, rows: slice) -> int:
-        area: int = (rows.stop - rows.start) * (2 * self.nodes - rows.start)
-        return area
+        return int((rows.stop - rows.start) * (2 * self.nodes - rows.start))
 
     def _scaled(self, rows: slice) -> Tensor:
         return self.rows[rows] / self._temperature

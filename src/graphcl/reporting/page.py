@@ -71,8 +71,7 @@ def fill(template: str, **given: Any) -> str:
 
 def part(name: str, *given: Any, template: str = "parts.html", **named: Any) -> Markup:
     """Returns a part of a page: what a macro of a template makes."""
-    found: Markup = getattr(PAGES.get_template(template).module, name)(*given, **named)
-    return found
+    return getattr(PAGES.get_template(template).module, name)(*given, **named)  # type: ignore[no-any-return]
 
 
 def report(contents: Contents, columns: Sequence[Original], **given: Any) -> str:

@@ -108,8 +108,7 @@ def _umap(start: Floats, neighbours: Integers, cosines: Floats, seed: int) -> Fl
             densmap_kwds={},
             output_dens=False,
         )
-    placed: Floats = np.asarray(layout, dtype=np.float32)
-    return placed
+    return np.asarray(layout, dtype=np.float32)
 
 
 def _import_umap() -> Any:

@@ -85,14 +85,12 @@ class Division:
 
     def owner(self, nodes: IntArray) -> IntArray:
         """Returns the rank of the process that has each node."""
-        found: IntArray = np.searchsorted(self._starts, nodes, side="right") - 1
-        return found
+        return np.asarray(np.searchsorted(self._starts, nodes, side="right") - 1)
 
     def place(self, nodes: IntArray) -> IntArray:
         """Returns the row of each node's first copy in a gathered table."""
         owner = self.owner(nodes)
-        found: IntArray = nodes + (owner * 2 * self.height - self._starts[owner])
-        return found
+        return np.asarray(nodes + (owner * 2 * self.height - self._starts[owner]))
 
     def gather(self, rows: Tensor) -> Tensor:
         """Returns all rows, ``[places, d]``; each process passes its own, of both copies."""

@@ -180,8 +180,7 @@ class LabelPropagation:
             mass = f[unlabelled].sum(axis=0)
             f[unlabelled] *= frequency / np.where(mass > 0, mass, 1)
         on_epoch(1, 1)
-        classes: Labels = f.argmax(axis=1)
-        return classes
+        return np.asarray(f.argmax(axis=1))
 
 
 def harmonic(

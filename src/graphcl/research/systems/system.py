@@ -141,8 +141,7 @@ class System:
             key: typed(value, kinds[key], owner=self.name, key=key, texts=True)
             for key, value in given.items()
         }
-        method: Method = self.build(**(self.settings.get(dataset, {}) | read))
-        return method
+        return self.build(**(self.settings.get(dataset, {}) | read))  # type: ignore[no-any-return]
 
     def keys(self) -> list[str]:
         """Returns the names of the settings that `method` can change."""
@@ -370,8 +369,7 @@ def labelled_score(logits: Tensor, y: Tensor) -> float:
 def predicted(logits: Tensor, *, several: bool) -> Labels:
     """Returns class numbers ``[nodes]``, or 0/1 labels ``[nodes, labels]``."""
     answer = (logits > 0).long() if several else logits.argmax(1)
-    array: Labels = answer.cpu().numpy().astype(np.int64)
-    return array
+    return np.asarray(answer.cpu(), np.int64)
 
 
 def require_finite(
