@@ -146,11 +146,12 @@ def graph_tensors(
         plain: return the only table and the only adjacency themselves; None does for a plain graph.
     """
     graph.check()
-    x: dict[str, Features] = {}
-    for name, nodes in graph.nodes.items():
-        scaling = table_scaling(feature_scaling, name)
-        table = feature_tensor(nodes.x, device=device, feature_scaling=scaling)
-        x[name] = table.to(dtype) if isinstance(table, Tensor) else _typed(table, dtype)
+    x: dict[str, Features] = {
+        name: feature_tensor(
+            nodes.x, device=device, feature_scaling=table_scaling(feature_scaling, name)
+        ).to(dtype)
+        for name, nodes in graph.nodes.items()
+    }
     relations = {
         key: relation_adjacency(graph, one, device=device, scaling=feature_scaling, dtype=dtype)
         for key, one in graph.relations.items()
@@ -245,10 +246,6 @@ def _scaled(x: Any, scaling: TableScaling) -> Any:
         return found.numpy()
     parts = (found.values.numpy(), found.indices.numpy(), found.indptr.numpy())
     return scipy.sparse.csr_array(parts, shape=found.shape)
-
-
-def _typed(x: SparseFeatures, dtype: torch.dtype) -> SparseFeatures:
-    return x if x.values.dtype == dtype else x.with_values(x.values.to(dtype))
 
 
 def _resolved(feature_scaling: TableScaling) -> tuple[ColumnScaling | None, str]:

@@ -76,6 +76,10 @@ class SparseFeatures:
         """Returns the same pattern with other values."""
         return replace(self, values=values)
 
+    def to(self, dtype: torch.dtype) -> "SparseFeatures":
+        """Returns the features in a type of numbers."""
+        return self.with_values(self.values.to(dtype))
+
     def to_dense(self) -> Tensor:
         """Returns the features as a dense tensor."""
         return torch.sparse_csr_tensor(
