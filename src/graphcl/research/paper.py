@@ -163,9 +163,7 @@ class Cell:
     @property
     def difference(self) -> float | None:
         """Ours less the paper's."""
-        if self.mean is None or self.paper is None:
-            return None
-        return self.mean - self.paper
+        return None if self.mean is None or self.paper is None else self.mean - self.paper
 
     @property
     def two_errors(self) -> float | None:

@@ -21,6 +21,7 @@ from graphcl.answers.evidence import neighbour_means
 from graphcl.answers.rivals import ask_model, boosted_trees, fit_model, side_by_side
 from graphcl.arrays import Array, Integers
 from graphcl.encoders import glorot
+from graphcl.evaluation.probe import f1
 from graphcl.evaluation.splits import ACCURACY, Answers, Learner, Split, measure, metric_of
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
@@ -46,7 +47,6 @@ from graphcl.research.systems.system import (
     System,
     cosine_decay,
     descend,
-    labelled_score,
     predicted,
     require_finite,
     require_one_graph,
@@ -544,7 +544,8 @@ def _validate(model: GaanModel, parts: list[Part], epoch: int) -> float:
     """Returns the score on the labelled nodes of `parts`; unlike a step, it waits for the GPU."""
     logits = torch.cat([model(part).index_select(0, part.nodes) for part in parts])
     require_finite(logits, "Gaan", f"a prediction is not finite after epoch {epoch + 1}")
-    return labelled_score(logits, torch.cat([part.y for part in parts]))
+    y = torch.cat([part.y for part in parts]).cpu().numpy()
+    return f1(y, predicted(logits, several=y.ndim == 2), "micro")
 
 
 _GAAN = System(

@@ -178,9 +178,7 @@ def training_graph(data: Data, *, inductive: bool) -> Graph:
 
 def whole_graph(data: Data) -> Graph:
     """Returns all data as one graph; a collection is joined in the order of `graphs`."""
-    if isinstance(data, GraphCollection):
-        return disjoint_union(data.graphs, data.name)
-    return data
+    return disjoint_union(data.graphs, data.name) if isinstance(data, GraphCollection) else data
 
 
 @dataclass(frozen=True)
@@ -352,18 +350,7 @@ def targets(y: Integers, device: torch.device) -> Tensor:
 
 def supervised_loss(logits: Tensor, y: Tensor) -> Tensor:
     """Returns the cross-entropy; with several labels per node, binary, over all (node, label)."""
-    if y.ndim == 2:
-        return binary_cross_entropy_with_logits(logits, y)
-    return cross_entropy(logits, y)
-
-
-def labelled_score(logits: Tensor, y: Tensor) -> float:
-    """Returns the accuracy; with several labels per node, micro-F1 at a threshold of 0.5."""
-    if y.ndim == 1:
-        return float((logits.argmax(1) == y).float().mean())
-    given = logits > 0  # a probability above 0.5
-    hits = (given & (y > 0)).sum()
-    return float(2 * hits / (given.sum() + (y > 0).sum()).clamp(min=1))
+    return (binary_cross_entropy_with_logits if y.ndim == 2 else cross_entropy)(logits, y)
 
 
 def predicted(logits: Tensor, *, several: bool) -> Labels:
