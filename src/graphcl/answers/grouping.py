@@ -24,7 +24,7 @@ import scipy.sparse
 
 from graphcl.answers.inputs import embeddings_of, graph_of, ids_of
 from graphcl.arrays import Array, blocks
-from graphcl.errors import GraphError, counted, option, require
+from graphcl.errors import GraphError, counted, demand, option, require
 from graphcl.evaluation.unsupervised import SAMPLE, by_size, sampled_rows, silhouette, unit_rows
 from graphcl.files.records import Answer
 from graphcl.graphs.graph import Graph
@@ -371,16 +371,20 @@ def cluster(
     graph = graph_of(graph)
     given = embeddings_of(source, graph, "cluster")
     ids, z = ids_of(graph, given), given if hasattr(given, "shards") else np.asarray(given)
-    if not all(np.isfinite(z[one]).all() for one in blocks(len(z), _ROWS)):
-        raise GraphError("cluster: an embedding is not finite")
+    demand(
+        all(np.isfinite(z[one]).all() for one in blocks(len(z), _ROWS)),
+        "cluster: an embedding is not finite",
+    )
     if len(z) <= (count or 2):
         nodes = "1 node is" if len(z) == 1 else f"{len(z):,} nodes are"
         raise GraphError(f"cluster: {nodes} too few for {count or 2} groups")
     unit: Any = _UnitRows(z) if hasattr(z, "shards") else unit_rows(z)
     least = least or max(5, len(z) // 100)
     assigned, score, tried = _partition(unit, by_hdbscan, count, least, seed)
-    if count is not None and assigned.max() + 1 < count:
-        raise GraphError(f"cluster: fewer than {count} distinct embeddings")
+    demand(
+        count is None or assigned.max() + 1 >= count,
+        f"cluster: fewer than {count} distinct embeddings",
+    )
     groups = _described(unit, ids, assigned, score, tried, method, typical)
     if columns is None and isinstance(graph, Graph):
         columns = originals(replace(graph.only_type, degree=graph.degrees()))

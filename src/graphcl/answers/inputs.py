@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphcl.arrays import Array
-from graphcl.errors import GraphCLError, GraphError, RunError, option, require
+from graphcl.errors import GraphCLError, GraphError, RunError, demand, option, require
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import NODE
 from graphcl.partitioned.embeddings import (
@@ -66,8 +66,7 @@ def embeddings_of(source: Any, graph: Any, owner: str) -> Any:
             raise GraphError(f"{owner}: with shards, graph must be the path of the store in parts")
         return source
     if hasattr(source, "transform") and not hasattr(source, "to_numpy"):  # no data frame
-        if graph is None:
-            raise GraphError(f"{owner}: a model needs the graph to embed; pass graph=")
+        demand(graph is not None, f"{owner}: a model needs the graph to embed; pass graph=")
         source = source.transform(graph)
     if isinstance(source, Mapping):
         from graphcl.graphs.validation import several_types
@@ -117,17 +116,24 @@ def shards_of_run(
     if node_type is not None and shard_types(folder):
         folder = type_shards(folder, node_type)
     shards = open_shards(folder)
-    if node_type is not None and shards.name != node_type:
-        raise RunError(f"{folder}: has embeddings of {shards.name!r}, not of {node_type!r}")
-    if shards.model and shards.model != weights_digest(run):
-        raise RunError(f"{folder}: these embeddings were made by another model than that of {run}")
+    demand(
+        node_type is None or shards.name == node_type,
+        f"{folder}: has embeddings of {shards.name!r}, not of {node_type!r}",
+        RunError,
+    )
+    demand(
+        not shards.model or shards.model == weights_digest(run),
+        f"{folder}: these embeddings were made by another model than that of {run}",
+        RunError,
+    )
     if graph is None:
         ids = shards.node_ids()
-        if ids is None:
-            raise RunError(
-                f"{folder}: .npy shards have no ids; pass {option('graph', 'PARTS')}, or embed "
-                "into a folder whose name ends in .parquet"
-            )
+        demand(
+            ids is not None,
+            f"{folder}: .npy shards have no ids; pass {option('graph', 'PARTS')}, or embed "
+            "into a folder whose name ends in .parquet",
+            RunError,
+        )
         degree = np.zeros(len(shards), np.int64)
         return shards, Nodes(node_type or NODE, len(shards), node_ids=ids, degree=degree)
     path = Path(str(graph))
@@ -220,21 +226,25 @@ def known_labels(
 
     given, own = numbered_labels(labels, ids, "predict", kind)
     names = own or names
-    if given.ndim not in (1, 2) or len(given) != len(ids):
-        raise GraphError(f"predict: labels {given.shape} for {len(ids)} nodes")
+    demand(
+        given.ndim in (1, 2) and len(given) == len(ids),
+        f"predict: labels {given.shape} for {len(ids)} nodes",
+    )
     if given.ndim == 2:
         return _from_matrix(given, names)
     if given.dtype.kind == "f":
         known = ~np.isnan(given)
         return KnownLabels(np.where(known, given, 0.0), known, (), several=False, number=True)
     known, numbers = given != -1, given.astype(np.int64)
-    if not np.array_equal(numbers[known], given[known]) or (numbers[known] < 0).any():
-        raise GraphError("predict: class numbers must be whole, 0 or more; −1 is unlabelled")
+    demand(
+        np.array_equal(numbers[known], given[known]) and (numbers[known] >= 0).all(),
+        "predict: class numbers must be whole, 0 or more; −1 is unlabelled",
+    )
     found = np.unique(numbers[known])
-    if len(found) > MOST_CLASSES and 2 * len(found) > known.sum():
-        raise GraphError(
-            f"predict: {len(found):,} different labels of {int(known.sum()):,} nodes are no classes"
-        )
+    demand(
+        len(found) <= MOST_CLASSES or 2 * len(found) <= known.sum(),
+        f"predict: {len(found):,} different labels of {int(known.sum()):,} nodes are no classes",
+    )
     classes = [names[one] if one < len(names) else one for one in found.tolist()]
     targets = (numbers[:, None] == found) & known[:, None]
     return KnownLabels(targets.astype(np.int64), known, tuple(classes), several=False)
@@ -243,11 +253,12 @@ def known_labels(
 def _from_matrix(given: Array, names: tuple[Any, ...]) -> KnownLabels:
     whole = given.astype(np.float64)
     unknown = np.isnan(whole) | (whole == -1)
-    if (unknown.any(axis=1) != unknown.all(axis=1)).any():
-        raise GraphError("predict: a node's labels must be known all or none; −1 is unknown")
+    demand(
+        (unknown.any(axis=1) == unknown.all(axis=1)).all(),
+        "predict: a node's labels must be known all or none; −1 is unknown",
+    )
     known = ~unknown.any(axis=1)
-    if not np.isin(whole[known], (0, 1)).all():
-        raise GraphError("predict: several labels per node must be 0 or 1")
+    demand(np.isin(whole[known], (0, 1)).all(), "predict: several labels per node must be 0 or 1")
     targets = np.where(known[:, None], whole, 0).astype(np.int64)
     classes = tuple(names[one] if one < len(names) else one for one in range(given.shape[1]))
     return KnownLabels(targets, known, classes, several=True)

@@ -24,7 +24,7 @@ from graphcl.answers.learning import learn
 from graphcl.answers.linking import LinkEvaluation, evaluate_links
 from graphcl.answers.predicted import Predictions
 from graphcl.arrays import Array
-from graphcl.errors import GraphError, option
+from graphcl.errors import demand, option
 from graphcl.evaluation.calibration import CalibratedProbe
 from graphcl.evaluation.links import HeldOutEdges, hold_out_edges, pair_codes
 from graphcl.evaluation.prediction_error import measure
@@ -127,8 +127,7 @@ def later_edges(
         if (codes := pair_codes(one, judged)) is not None
     ]
     fresh = np.setdiff1d(pair_codes(known[judged.key], judged), np.concatenate(before))
-    if not len(fresh):
-        raise GraphError(f"{later.graph.name}: no two nodes of {later.after} were linked later")
+    demand(len(fresh), f"{later.graph.name}: no two nodes of {later.after} were linked later")
     whole = replace(later.graph, relations=known)
     held = hold_out_edges(whole, relation, negatives=negatives, seed=seed, held=fresh)
     return replace(held, graph=later.graph, relation=judged)
@@ -168,21 +167,25 @@ def predict_after(
     graph = later.graph
     kind = node_type or graph.labelled_type or next(iter(graph.nodes))
     own, late, places = graph.type(kind), later.late.type(kind), later.places[kind]
-    if own.y is None or late.y is None:
-        raise GraphError(f"{graph.name}: {kind} nodes have no labels as of {later.after}")
-    if own.has_number or late.has_number:
-        raise GraphError(f"{graph.name}: a number that came later is not scored; classes are")
+    demand(
+        own.y is not None and late.y is not None,
+        f"{graph.name}: {kind} nodes have no labels as of {later.after}",
+    )
+    demand(
+        not (own.has_number or late.has_number),
+        f"{graph.name}: a number that came later is not scored; classes are",
+    )
     known = known_labels(own.y, own.ids, own.class_names)
     truth = known_labels(late.y, late.ids, late.class_names)
     rows = np.flatnonzero(truth.known & ~((places >= 0) & known.known[places]))
     new, random = np.flatnonzero(places[rows] < 0), np.random.default_rng(seed)
     most = (0 if later.structural else MOST_NEW) if graph.is_plain else MOST_TYPED
     rows = np.delete(rows, random.permutation(new)[most:])
-    if not len(rows):
-        raise GraphError(
-            f"{graph.name}: no label came after {later.after}; {option('label_time')} says when "
-            "labels came, else they came with their nodes"
-        )
+    demand(
+        len(rows),
+        f"{graph.name}: no label came after {later.after}; {option('label_time')} says when "
+        "labels came, else they came with their nodes",
+    )
     model = clone(model).set_output(transform="default").fit(graph)
     z = model.transform(graph)
     z = z[kind] if isinstance(z, dict) else z

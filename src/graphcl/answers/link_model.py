@@ -50,7 +50,7 @@ from threadpoolctl import threadpool_limits
 
 from graphcl.answers.similar import nearest_without
 from graphcl.arrays import Array, blocks
-from graphcl.errors import GraphError, counted
+from graphcl.errors import counted, demand
 from graphcl.evaluation.links import (
     HeldOutEdges,
     adjacency,
@@ -303,8 +303,10 @@ class PairColumns:
         """
         ends = [z[kind] if isinstance(z, Mapping) else z for kind in relation.key[::2]]
         lengths = (norm(ends[0], axis=1), norm(ends[1], axis=1))
-        if not all(np.isfinite(one).all() for one in lengths):
-            raise GraphError("links: embeddings must be finite numbers")
+        demand(
+            all(np.isfinite(one).all() for one in lengths),
+            "links: embeddings must be finite numbers",
+        )
         into = adjacency(relation, len(ends[0])).copy()
         into.sum_duplicates()  # of parallel edges
         into.data[:] = 1
@@ -460,8 +462,10 @@ class LinkModel:
             every = np.where(np.arange(len(truth)) < len(pairs), 1, weight / (1 + weight))
             parts.append((columns.table(np.concatenate([pairs, best])), truth, every))
         table, truth, weights = (np.concatenate(part) for part in zip(*parts, strict=True))
-        if truth.sum() < LEAST:
-            raise GraphError(f"{counted(int(truth.sum()), 'linked pair')}: too few to learn from")
+        demand(
+            truth.sum() >= LEAST,
+            f"{counted(int(truth.sum()), 'linked pair')}: too few to learn from",
+        )
         powers = PolynomialFeatures(2, include_bias=False)
         regression = LogisticRegression(C=STRENGTH, max_iter=1000)
         classifier = make_pipeline(StandardScaler(), powers, StandardScaler(), regression)

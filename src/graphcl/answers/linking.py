@@ -23,7 +23,7 @@ from graphcl.answers.link_model import (
     best_pairs,
 )
 from graphcl.arrays import Array
-from graphcl.errors import GraphError, option, require
+from graphcl.errors import GraphError, demand, option, require
 from graphcl.evaluation.links import (
     STRUCTURAL,
     HeldOutEdges,
@@ -161,8 +161,10 @@ def links(
     require(k >= 1, "links", "k", "at least 1", k)
     graph = graph_of(graph)
     whole = graph if isinstance(graph, Graph) else None  # of nodes alone there are ids
-    if whole is None and (pairs is None or by in STRUCTURAL):
-        raise GraphError("links: missing links need the graph; pass graph=, or pairs to score")
+    demand(
+        whole is not None or (pairs is not None and by not in STRUCTURAL),
+        "links: missing links need the graph; pass graph=, or pairs to score",
+    )
     if model is None and hasattr(source, "transform") and not hasattr(source, "to_numpy"):
         model = source
     meant, z, who = None, source, "links"
@@ -223,21 +225,22 @@ def meant_relation(graph: Any, name: str | None = None) -> Relation:
 def _check_rows(z: Any, relation: Relation, graph: Graph) -> None:
     """Refuses embeddings that are not of the graph's two types."""
     kinds = relation.key[::2]
-    if not isinstance(z, Mapping) or not {*kinds} <= set(z):
-        raise GraphError(
-            "links: of a typed graph, embeddings are a dictionary by type, as transform returns it"
-        )
+    demand(
+        isinstance(z, Mapping) and {*kinds} <= set(z),
+        "links: of a typed graph, embeddings are a dictionary by type, as transform returns it",
+    )
     for kind in kinds:
         found, expected = len(z[kind]), graph.nodes[kind].num_nodes
-        if found != expected:
-            raise GraphError(f"links: {found} embeddings of {kind}; it has {expected} nodes")
+        demand(found == expected, f"links: {found} embeddings of {kind}; it has {expected} nodes")
 
 
 def _rows_of_pairs(pairs: Any, ids: list[Any]) -> Array:
     """Returns the rows of pairs of ids, ``[n, 2]``; the two ends may have ids of their own."""
     given = list(pairs.tolist() if isinstance(pairs, np.ndarray) else pairs)
-    if any(isinstance(pair, str) or len(pair) != 2 for pair in given):
-        raise GraphError("links: pairs must be pairs of ids, [n, 2]")
+    demand(
+        all(len(pair) == 2 and not isinstance(pair, str) for pair in given),
+        "links: pairs must be pairs of ids, [n, 2]",
+    )
     ends = [
         Ids(ids[end]).rows([pair[end] for pair in given], "links", GraphError) for end in (0, 1)
     ]

@@ -27,7 +27,7 @@ from graphcl.answers.predicted import (
 )
 from graphcl.answers.rivals import Rival, plain_rivals
 from graphcl.arrays import Array
-from graphcl.errors import GraphError, RunError, is_command, option, require
+from graphcl.errors import RunError, demand, is_command, option, require
 from graphcl.evaluation.calibration import CalibratedProbe
 from graphcl.evaluation.prediction_error import PredictionError, measure
 from graphcl.evaluation.regression import LEVEL, NumberError, half_width, measure_number
@@ -103,8 +103,9 @@ def predict(
     parts = None if recipe is None else embedding_parts(vars(recipe), graph.num_features)
     ids = ids_of(graph, z)
     if labels is None:
-        if graph is None or graph.y is None:
-            raise GraphError("predict: there are no labels; pass labels=")
+        demand(
+            graph is not None and graph.y is not None, "predict: there are no labels; pass labels="
+        )
         names = graph.class_names if hasattr(graph, "class_names") else graph.graphs[0].class_names
         known = known_labels(graph.y, ids, names)
     else:
@@ -207,12 +208,11 @@ def predict_known(
 
     Of embeddings in shards, those of the labelled nodes and one block of the others are in memory.
     """
-    if not known.known.any():
-        raise GraphError("predict: no node has a label")
-    if isinstance(nodes, str) and nodes == "unlabelled" and known.known.all():
-        raise GraphError(
-            f"predict: all {len(z):,} nodes have a label; hide some, or ask for all nodes"
-        )
+    demand(known.known.any(), "predict: no node has a label")
+    demand(
+        not (isinstance(nodes, str) and nodes == "unlabelled" and known.known.all()),
+        f"predict: all {len(z):,} nodes have a label; hide some, or ask for all nodes",
+    )
     check_ranking(known, wanted, precision, cost)
     factor = _share_factors(known, shares)
     if isinstance(nodes, str):

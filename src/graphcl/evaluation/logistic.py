@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from graphcl.devices import resolve_device
-from graphcl.errors import GraphError, require
+from graphcl.errors import demand, require
 from graphcl.evaluation.failure import majority_share
 from graphcl.files.records import Answer
 from graphcl.kernels.adam import Adam
@@ -359,13 +359,19 @@ def _standardise(rows: list[Tensor]) -> list[Tensor]:
 def _check(rows: list[Tensor], labels: list[Tensor]) -> None:
     for name, part, label in zip(("train", "validation", "test"), rows, labels, strict=False):
         shapes = f"{tuple(part.shape)} embeddings and {tuple(label.shape)} labels"
-        if part.ndim != 2 or label.ndim != 2 or len(part) != len(label):
-            raise GraphError(f"probe: {shapes} of the {name} nodes do not fit each other")
-        if len(part) == 0:
-            raise GraphError(f"probe: there are no {name} nodes")
-        if part.shape[1] != rows[0].shape[1] or label.shape[1] != labels[0].shape[1]:
-            raise GraphError(f"probe: {shapes} of the {name} nodes differ in width from train's")
-        if not bool(part.isfinite().all()):
-            raise GraphError(f"probe: an embedding of the {name} nodes is not finite")
-        if not bool(((label == 0) | (label == 1)).all()):
-            raise GraphError(f"probe: a label of the {name} nodes is neither 0 nor 1")
+        demand(
+            part.ndim == label.ndim == 2 and len(part) == len(label),
+            f"probe: {shapes} of the {name} nodes do not fit each other",
+        )
+        demand(len(part), f"probe: there are no {name} nodes")
+        demand(
+            part.shape[1] == rows[0].shape[1] and label.shape[1] == labels[0].shape[1],
+            f"probe: {shapes} of the {name} nodes differ in width from train's",
+        )
+        demand(
+            bool(part.isfinite().all()), f"probe: an embedding of the {name} nodes is not finite"
+        )
+        demand(
+            bool(((label == 0) | (label == 1)).all()),
+            f"probe: a label of the {name} nodes is neither 0 nor 1",
+        )

@@ -9,7 +9,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from graphcl.arrays import Array, blocks
-from graphcl.errors import GraphError
+from graphcl.errors import GraphError, demand
 from graphcl.evaluation.failure import majority_share
 from graphcl.evaluation.logistic import MultilabelResult, Scores, multilabel_probe
 from graphcl.graphs.collection import (
@@ -95,8 +95,7 @@ def cross_validate(
     check_embeddings(z)
     labelled, several, held = np.flatnonzero(is_labelled(y)), y.ndim == 2, np.full(len(y), -1)
     classes, codes = (np.zeros(0), None) if several else np.unique(y[labelled], return_inverse=True)
-    if not several and len(classes) < 2:
-        raise GraphError("probe: the labelled nodes hold fewer than two classes")
+    demand(several or len(classes) >= 2, "probe: the labelled nodes hold fewer than two classes")
     targets = y[labelled] if codes is None else codes[:, None] == np.arange(len(classes))
     probe = fit_calibrated(
         {"embeddings": z[labelled]},
@@ -193,8 +192,7 @@ def linear_probe(
             split=split,
             on_step=on_step,
         )
-    if len(np.unique(y[train])) < 2:
-        raise GraphError("probe: the training nodes hold fewer than two classes")
+    demand(len(np.unique(y[train])) >= 2, "probe: the training nodes hold fewer than two classes")
     check_embeddings(z)
     strength = best_strength(z[np.concatenate([train, val])], y[train], y[val])
     standard, best = fit_probe(z[train], y[train], strength)
@@ -246,15 +244,17 @@ def transfer_probe(z: Any, graph: Graph, others: Sequence[Any], seed: int = 0) -
     Raises:
         GraphError: there is not one class per node, or the shapes do not fit.
     """
-    if graph.y is None or graph.y.ndim != 1:
-        raise GraphError(f"probe: {graph.name} has no single class per node")
+    demand(
+        graph.y is not None and graph.y.ndim == 1,
+        f"probe: {graph.name} has no single class per node",
+    )
     train, val, test = scored_split(graph, graph.y, seed)
     z = np.asarray(z)
     fitting = (len(test), z.shape[-1])
-    if len(z) != graph.num_nodes or any(np.shape(other) != fitting for other in others):
-        raise GraphError(
-            f"probe: embeddings do not fit {graph.name} and its {len(test)} test nodes"
-        )
+    demand(
+        len(z) == graph.num_nodes and all(np.shape(other) == fitting for other in others),
+        f"probe: embeddings do not fit {graph.name} and its {len(test)} test nodes",
+    )
     check_embeddings(z)
     y = graph.y
     strength = best_strength(z[np.concatenate([train, val])], y[train], y[val])
@@ -424,8 +424,7 @@ def scored_split(
 ) -> tuple[Array, Array, Array]:
     """Returns `node_split`, and requires labelled test nodes."""
     train, val, test = node_split(graph, y, seed, owner=owner)
-    if not len(test):
-        raise GraphError(f"{owner}: no labelled node among the test nodes")
+    demand(len(test), f"{owner}: no labelled node among the test nodes")
     return train, val, test
 
 
@@ -435,8 +434,7 @@ def require_classes(y: Array, owner: str) -> None:
     Raises:
         GraphError: the label is a number.
     """
-    if y.dtype.kind == "f":
-        raise GraphError(f"{owner}: the label is a number, not a class; predict answers it")
+    demand(y.dtype.kind != "f", f"{owner}: the label is a number, not a class; predict answers it")
 
 
 def node_split(
@@ -454,12 +452,13 @@ def node_split(
     if isinstance(graph, GraphCollection):
         ends = np.cumsum(graph.split_nodes)[:2]
         train, val, test = (nodes[labelled[nodes]] for nodes in np.split(np.arange(len(y)), ends))
-        if not (len(train) and len(val) and len(test)):
-            raise GraphError(f"{owner}: needs labelled nodes in train, validation and test graphs")
+        demand(
+            len(train) and len(val) and len(test),
+            f"{owner}: needs labelled nodes in train, validation and test graphs",
+        )
         return train, val, test
     gap = graph.split_gap
-    if gap:
-        raise GraphError(f"{owner}: {gap}; give all three or none")
+    demand(not gap, f"{owner}: {gap}; give all three or none")
     if graph.has_split:
         train, val, test = (
             np.flatnonzero(np.logical_and(mask, labelled))
@@ -467,8 +466,7 @@ def node_split(
             if mask is not None
         )
         for name, nodes in (("train", train), ("validation", val)):
-            if not len(nodes):
-                raise GraphError(f"{owner}: no labelled node among the {name} nodes")
+            demand(len(nodes), f"{owner}: no labelled node among the {name} nodes")
         return train, val, test
     return draw_split(y, lambda members: max(1, members // 10), seed, owner=owner)
 
@@ -492,9 +490,9 @@ def draw_split(
         some = count(len(members))
         for part, nodes in zip(parts, np.split(members, [some, 2 * some]), strict=True):
             part.append(nodes)
-    if any(sum(map(len, part)) == 0 for part in parts):
-        raise GraphError(
-            f"{owner}: too few labelled nodes to split into train, validation and test"
-        )
+    demand(
+        all(sum(map(len, part)) for part in parts),
+        f"{owner}: too few labelled nodes to split into train, validation and test",
+    )
     train, val, test = (np.sort(np.concatenate(part)) for part in parts)
     return train, val, test

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from graphcl.arrays import Array, Integers, blocks
-from graphcl.errors import GraphError
+from graphcl.errors import GraphError, demand
 from graphcl.evaluation.failure import majority_share
 from graphcl.evaluation.logistic import (
     MultilabelPredictionResult,
@@ -231,8 +231,7 @@ def comparison_splits(graph: Graph, labels: int | None = None) -> tuple[str, lis
     nodes have several labels, it is that many times the number of labels, of all nodes.
     """
     y = graph.y
-    if y is None:
-        raise GraphError(f"{graph.name}: has no labels to score by")
+    demand(y is not None, f"{graph.name}: has no labels to score by")
     if labels is not None:
         most = labels if y.ndim == 1 else labels * y.shape[1]
         parts = [
@@ -248,8 +247,7 @@ def comparison_splits(graph: Graph, labels: int | None = None) -> tuple[str, lis
     else:
         kind, parts = "random", [node_split(graph, y, seed) for seed in range(DRAWN)]
     for number, (_, _, test) in enumerate(parts):
-        if not len(test):
-            raise GraphError(f"{graph.name}: split {number} has no labelled test node")
+        demand(len(test), f"{graph.name}: split {number} has no labelled test node")
     return kind, parts
 
 
@@ -284,8 +282,7 @@ def _targets(graph: Graph) -> tuple[Integers, str]:
     if metric == LABEL_AUC:
         return y, metric
     classes = np.unique(y[y >= 0])
-    if len(classes) < 2:
-        raise GraphError(f"{graph.name}: has fewer than two classes")
+    demand(len(classes) >= 2, f"{graph.name}: has fewer than two classes")
     if metric == ROC_AUC:
         return (y == classes[1]).astype(np.int64)[:, None], metric
     return (y[:, None] == classes).astype(np.int64), metric
@@ -366,13 +363,13 @@ def validation_score(
         GraphError: fewer than two classes to learn, or no validation node.
     """
     z, y, train = np.asarray(z), np.asarray(y), np.asarray(train, dtype=np.bool_)
-    if train.all():
-        raise GraphError("validation: there are no labelled validation nodes")
+    demand(not train.all(), "validation: there are no labelled validation nodes")
     if metric_of(y) == LABEL_AUC:
         scores = held_out_scores(z[train], y[train], z[~train], steps=steps, device=device)
         return max(mean_auc(one, y[~train]) for one in scores)
-    if len(np.unique(y[train])) < 2:
-        raise GraphError("validation: the training nodes hold fewer than two classes")
+    demand(
+        len(np.unique(y[train])) >= 2, "validation: the training nodes hold fewer than two classes"
+    )
     check_embeddings(z)
 
     def score(classifier: Any, rows: Array, truth: Array) -> float:
@@ -406,8 +403,7 @@ def score_predictions(
     y, given = graph.y, np.asarray(predicted)
     if y is None:
         raise GraphError("scores: the graph has no labels")
-    if given.shape != y.shape:
-        raise GraphError(f"scores: predictions {given.shape} for labels {y.shape}")
+    demand(given.shape == y.shape, f"scores: predictions {given.shape} for labels {y.shape}")
     train, val, test = scored_split(graph, y, seed, owner="scores")
     split = "random" if not isinstance(graph, GraphCollection) and not graph.has_split else "given"
     several, accuracy = y.ndim == 2, float((given[test] == y[test]).mean())
@@ -447,8 +443,7 @@ def probe_confusion(z: Any, graph: Labelled, *, strength: float, seed: int = 0) 
     y, z = graph.y, np.asarray(z)
     if y is None or y.ndim != 1:
         raise GraphError("confusion: needs one class per node")
-    if len(z) != len(y):
-        raise GraphError(f"confusion: embeddings {z.shape} for a graph of {len(y)} nodes")
+    demand(len(z) == len(y), f"confusion: embeddings {z.shape} for a graph of {len(y)} nodes")
     if is_cross_validated(graph, y):
         held = cross_validate(z, y, seed)[1]
         test = np.flatnonzero(held >= 0)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from graphcl.arrays import Array, Floats, Integers
-from graphcl.errors import GraphError, import_extra, require
+from graphcl.errors import demand, import_extra, require
 from graphcl.seeding import derive
 
 EXACT_ROWS = 20_000
@@ -131,8 +131,7 @@ def mean_cosine(z: Any, *, seed: int = 0, sample: int = SAMPLE) -> float:
     length = np.linalg.norm(rows, axis=1, keepdims=True)
     unit = rows / np.where(length > 0, length, 1)
     n = len(unit)
-    if n < 2:
-        raise GraphError(f"mean cosine: needs at least 2 embeddings; got {n}")
+    demand(n >= 2, f"mean cosine: needs at least 2 embeddings; got {n}")
     # The squared length of the sum has every pair twice, and every row with itself once.
     pairs = float((unit.sum(axis=0) ** 2).sum() - (unit**2).sum())
     return min(1.0, max(-1.0, pairs / (n * (n - 1))))
