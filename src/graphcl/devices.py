@@ -2,7 +2,7 @@
 
 import torch
 
-from graphcl.errors import ParameterError
+from graphcl.errors import ParameterError, demand
 from graphcl.memory import free_memory_bytes, peak_resident_bytes
 
 
@@ -18,14 +18,21 @@ def resolve_device(name: str | torch.device) -> torch.device:
     if text == "cpu":
         return torch.device("cpu")
     kind, _, number = text.partition(":")
-    if kind != "cuda" or (number and not number.isdigit()):
-        raise ParameterError(f"device must be auto, cpu, cuda or cuda:N; got {text!r}")
-    if not torch.cuda.is_available():
-        raise ParameterError(f"device {text!r}: PyTorch sees no CUDA GPU here; use auto or cpu")
-    if number and int(number) >= torch.cuda.device_count():
-        raise ParameterError(
-            f"device {text!r}: this machine has {torch.cuda.device_count()} CUDA GPUs"
-        )
+    demand(
+        kind == "cuda" and (not number or number.isdigit()),
+        f"device must be auto, cpu, cuda or cuda:N; got {text!r}",
+        ParameterError,
+    )
+    demand(
+        torch.cuda.is_available(),
+        f"device {text!r}: PyTorch sees no CUDA GPU here; use auto or cpu",
+        ParameterError,
+    )
+    demand(
+        not number or int(number) < torch.cuda.device_count(),
+        f"device {text!r}: this machine has {torch.cuda.device_count()} CUDA GPUs",
+        ParameterError,
+    )
     return torch.device(text)
 
 

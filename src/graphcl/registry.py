@@ -16,7 +16,7 @@ from pathlib import Path
 from traceback import walk_tb
 from typing import Any, ParamSpec, TypeVar
 
-from graphcl.errors import GraphCLError, ParameterError, PartError, check_known, require
+from graphcl.errors import GraphCLError, ParameterError, PartError, check_known, demand, require
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -70,11 +70,12 @@ class Registry(Collection[str]):
         if name in self._places:
             return EntryPoint(name, self._places[name], self.group).load()
         installed = tuple(entry_points(group=self.group, name=name))
-        if not installed:
-            raise ParameterError(
-                f"{self.kind} {name!r} is not registered; pass the object as {self.kind}=, or "
-                f"register it under a name"
-            )
+        demand(
+            installed,
+            f"{self.kind} {name!r} is not registered; pass the object as {self.kind}=, or "
+            f"register it under a name",
+            ParameterError,
+        )
         return installed[0].load()
 
     def check(self, name: str) -> None:

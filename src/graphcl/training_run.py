@@ -38,7 +38,14 @@ from filelock import FileLock, Timeout
 
 from graphcl.devices import device_name, peak_memory_bytes, reset_peak_memory
 from graphcl.distributed import Share, any_of, from_rank, group, restarted
-from graphcl.errors import GraphError, InvalidInputError, RunError, TrainingEndedError, counted
+from graphcl.errors import (
+    GraphError,
+    InvalidInputError,
+    RunError,
+    TrainingEndedError,
+    counted,
+    demand,
+)
 from graphcl.estimator.model import GraphCL
 from graphcl.estimator.partitioned import PartitionedGraph
 from graphcl.evaluation.failure import majority_sign
@@ -408,13 +415,17 @@ def unfinished_run(path: Path, *, overwrite: bool = False, resume: bool = False)
     """
     runs.check_output(path, overwrite=overwrite)
     folder = partial_folder(path)
-    if folder.exists() and not folder.is_dir():
-        raise RunError(f"{folder}: is a file; checkpoints need a directory of that name")
-    if folder.exists() and not (overwrite or resume or _is_idle(folder)):
-        raise RunError(
-            f"{folder}: holds an unfinished training; go on with --resume, "
-            "or begin anew with --overwrite"
-        )
+    demand(
+        not folder.exists() or folder.is_dir(),
+        f"{folder}: is a file; checkpoints need a directory of that name",
+        RunError,
+    )
+    demand(
+        not folder.exists() or overwrite or resume or _is_idle(folder),
+        f"{folder}: holds an unfinished training; go on with --resume, "
+        "or begin anew with --overwrite",
+        RunError,
+    )
     made = [folder, *(above for above in folder.parents if not above.exists())]
     folder.mkdir(parents=True, exist_ok=True)
     try:

@@ -18,7 +18,7 @@ from graphcl.arrays import Floats, blocks
 from graphcl.distributed import ALONE, beside, current_share, from_rank
 from graphcl.encoders import EncoderFactory, build_encoder, layered
 from graphcl.encoders.typed import TypedEncoder
-from graphcl.errors import GraphError, ParameterError, RunError, require
+from graphcl.errors import ParameterError, RunError, demand, require
 from graphcl.files.arrays import check_tensors, read_tensors
 from graphcl.graphs.collection import training_subgraph
 from graphcl.graphs.filling import describe_filling
@@ -113,11 +113,12 @@ class Components:
             encoder = build(chosen, inputs, **options)
         if not schema.is_plain:
             for number, level in enumerate(layered(encoder, "a graph with types").levels()):
-                if set(level) != set(schema.widths):
-                    raise ParameterError(
-                        f"encoder: layer {number} is stated for the types {', '.join(level)}; the "
-                        f"graph's are {', '.join(schema.widths)}"
-                    )
+                demand(
+                    set(level) == set(schema.widths),
+                    f"encoder: layer {number} is stated for the types {', '.join(level)}; the "
+                    f"graph's are {', '.join(schema.widths)}",
+                    ParameterError,
+                )
         return encoder
 
     def weightless_encoder(self, schema: Schema) -> nn.Module:
@@ -142,8 +143,7 @@ class Components:
         require(not recipe.inductive, "recipe", "inductive", whole, recipe.inductive)
         drops, given = views or recipe.perturbation == "drop", recipe.perturbation
         require(drops, "recipe", "perturbation", "'drop' on a typed graph", given)
-        if not any(one.num_edges for one in schema.relations):
-            raise GraphError(f"{name}: no relation has edges")
+        demand(any(one.num_edges for one in schema.relations), f"{name}: no relation has edges")
 
     @property
     def perturbation(self) -> Perturbation:
@@ -367,13 +367,18 @@ class Alignment:
         if rotation is None or shift is None:
             raise RunError("it lacks rotation or shift")
         width = len(shift) if shift.ndim == 1 else -1
-        if rotation.shape != (width, width) or rotation.dtype != torch.float32:
-            raise RunError(f"rotation {tuple(rotation.shape)}, shift {tuple(shift.shape)}")
-        if shift.dtype != torch.float32 or not bool(torch.isfinite(shift).all()):
-            raise RunError("shift holds a number that is not finite")
+        demand(
+            rotation.shape == (width, width) and rotation.dtype == torch.float32,
+            f"rotation {tuple(rotation.shape)}, shift {tuple(shift.shape)}",
+            RunError,
+        )
+        demand(
+            shift.dtype == torch.float32 and bool(torch.isfinite(shift).all()),
+            "shift holds a number that is not finite",
+            RunError,
+        )
         off = (rotation.double() @ rotation.double().T - torch.eye(width)).abs().max()
-        if not float(off) < 1e-3:
-            raise RunError("rotation is not orthogonal")
+        demand(float(off) < 1e-3, "rotation is not orthogonal", RunError)
         return cls(rotation, shift)
 
 
@@ -387,8 +392,10 @@ def align(new: Any, old: Any) -> Alignment:
     Raises:
         GraphError: there is no node, or the widths differ.
     """
-    if not len(new) or new.shape != old.shape:
-        raise GraphError(f"align: embeddings {new.shape} and {old.shape}; expected the same nodes")
+    demand(
+        len(new) and new.shape == old.shape,
+        f"align: embeddings {new.shape} and {old.shape}; expected the same nodes",
+    )
     some, product = list(blocks(len(new), 16 * BLOCK)), np.zeros((new.shape[1], new.shape[1]))
     means = [
         sum(np.asarray(one[rows], np.float64).sum(axis=0) for rows in some) / len(new)
@@ -567,8 +574,7 @@ def _require_sizes(components: Components, schema: Schema, folder: Path) -> None
         fits = False
     if fits:
         return
-    if not schema.is_plain:
-        raise RunError(f"{folder / runs.SCHEMA}: its sizes do not fit {runs.MODEL}")
+    demand(schema.is_plain, f"{folder / runs.SCHEMA}: its sizes do not fit {runs.MODEL}", RunError)
     (width,) = schema.widths.values()
     wrong = f"num_features = {width} and dim = {components.recipe.dim}"
     raise RunError(f"{folder / runs.CONFIG}: {wrong} do not fit {runs.MODEL}")

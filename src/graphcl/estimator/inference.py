@@ -25,7 +25,7 @@ from graphcl.arrays import Floats, Integers
 from graphcl.distributed import apart
 from graphcl.embedding import Chosen, embed, embed_graph
 from graphcl.encoders import Layer, LayeredEncoder, layered
-from graphcl.errors import GraphError
+from graphcl.errors import GraphError, demand
 from graphcl.estimator.fitted import Fitted, say_clipped
 from graphcl.graphs.changing import Delta, EdgeDelta, NodeDelta, change_graph
 from graphcl.graphs.filling import filling_depth
@@ -120,8 +120,10 @@ def embed_chosen(
         GraphError: nothing says of which type the nodes are, or there are none such.
     """
     plain = fitted.schema.is_plain
-    if (nodes is not None or rows is not None) and node_type is None and not plain:
-        raise GraphError(f"{graph.name}: of which type are these nodes? Give node_type")
+    demand(
+        plain or node_type is not None or (nodes is None and rows is None),
+        f"{graph.name}: of which type are these nodes? Give node_type",
+    )
     fitted.schema.check(graph)
     chosen = {
         name: chosen_nodes(graph if plain else graph.type(name), nodes, rows)
@@ -138,8 +140,10 @@ def chosen_nodes(graph: Graph | Nodes, nodes: Any, rows: Any = None) -> Chosen:
     """
     own: Any = graph.num_nodes if graph.node_ids is None else graph.node_ids
     found = Ids(own).chosen(nodes, rows, graph.name, GraphError)
-    if isinstance(found, np.ndarray) and not len(found):
-        raise GraphError(f"{graph.name}: no node is chosen; give one or more")
+    demand(
+        not isinstance(found, np.ndarray) or len(found),
+        f"{graph.name}: no node is chosen; give one or more",
+    )
     return found
 
 
@@ -319,12 +323,11 @@ class Live:
                     raise GraphError(f"embed_new: by which relation is {text!r} linked? {named}")
                 relation, name, towards = next(iter(own))[1], str(text), False
             key = self.graph.relation(relation).key
-            if key not in own:
-                raise GraphError(f"embed_new: {relation} does not join {self.nodes.name} nodes")
-            if own[key].edge_features is not None and not has_age_alone(own[key]):
-                raise GraphError(
-                    f"embed_new: edges of {relation} have features; such a node joins by update"
-                )
+            demand(key in own, f"embed_new: {relation} does not join {self.nodes.name} nodes")
+            demand(
+                own[key].edge_features is None or has_age_alone(own[key]),
+                f"embed_new: edges of {relation} have features; such a node joins by update",
+            )
             within = key[0] == key[2]
             towards = towards if within else key[2] == self.nodes.name
             found.setdefault((key, towards), []).append(name)
@@ -334,19 +337,25 @@ class Live:
         self, features: Any, neighbours: list[Any], edges: Any, weights: list[Any] | None
     ) -> Floats:
         """Returns the embeddings of new nodes of a type, in the grown part of the graph."""
-        if edges is not None and len(edges):
-            raise GraphError("embed_new: new nodes of a graph with types have no edges among them")
+        demand(
+            edges is None or not len(edges),
+            "embed_new: new nodes of a graph with types have no edges among them",
+        )
         features = np.atleast_2d(np.asarray(features, np.float32))
         own, count = self.nodes, len(features)
         width = own.num_features
-        if features.ndim != 2 or features.shape[1] != width:
-            raise GraphError(f"embed_new: features must be [n, {width}]; got {features.shape}")
+        demand(
+            features.ndim == 2 and features.shape[1] == width,
+            f"embed_new: features must be [n, {width}]; got {features.shape}",
+        )
         near: dict[str, list[int]] = {own.name: []}
         ends: dict[Key, dict[tuple[int, int, bool], float]] = {}
         for place, texts in enumerate(neighbours):
             of = [1.0] * len(texts) if weights is None else list(weights[place])
-            if len(of) != len(texts):
-                raise GraphError("embed_new: weights must be as many as neighbours, of each node")
+            demand(
+                len(of) == len(texts),
+                "embed_new: weights must be as many as neighbours, of each node",
+            )
             for text, weight in zip(texts, of, strict=True):
                 ((key, towards), names) = next(iter(self.neighbours_of([text]).items()))
                 other = key[0] if towards else key[2]
@@ -367,8 +376,10 @@ class Live:
                 there = int(np.searchsorted(rows[key[0] if towards else key[2]], row))
                 pairs[at] = (there, first + place) if towards else (first + place, there)
             weighted = self.graph.relations[key].edge_weight is not None
-            if weights is not None and not weighted:
-                raise GraphError(f"embed_new: edges of {key[1]} have no weights; leave them out")
+            demand(
+                weights is None or weighted,
+                f"embed_new: edges of {key[1]} have no weights; leave them out",
+            )
             given = np.array([*listed.values()], np.float32) if weighted else None
             new_edges = np.zeros((len(pairs), 1), np.float32)  # of no age
             aged = self.graph.relations[key].edge_features is not None
@@ -388,12 +399,15 @@ class Live:
         weights: Any = None,
     ) -> Floats:
         """Returns the embeddings of new nodes, as `GraphCL.embed_new` describes."""
-        if (neighbours is None) == (rows is None):
-            raise GraphError("embed_new: give neighbours, which are ids, or rows, their numbers")
+        demand(
+            (neighbours is None) != (rows is None),
+            "embed_new: give neighbours, which are ids, or rows, their numbers",
+        )
         single, plain = np.ndim(features) == 1, self._fitted.schema.is_plain
         given = None if weights is None else _lists(weights, single=single, what="weights")
-        if rows is not None and not plain:
-            raise GraphError("embed_new: in a graph with types, neighbours are RELATION/ID")
+        demand(
+            rows is None or plain, "embed_new: in a graph with types, neighbours are RELATION/ID"
+        )
         lists = _lists(neighbours if rows is None else rows, single=single, what="neighbours")
         if plain:
             by = "nodes" if rows is None else "rows"
@@ -407,10 +421,10 @@ class Live:
     ) -> Floats:
         """Returns the embeddings of new nodes of a plain graph; `near` has their neighbours."""
         new = new_nodes(self.graph, features, near, edges=edges, weights=given)
-        if new.weight is not None and not self._weighted:
-            raise GraphError(
-                f"embed_new: edges of {self.graph.name} have no weights; leave them out"
-            )
+        demand(
+            new.weight is None or self._weighted,
+            f"embed_new: edges of {self.graph.name} have no weights; leave them out",
+        )
         if not self._layers:  # how far such an encoder looks is not known
             return self._embed_last(grown_part(self.graph, new, None).graph, len(new))
         part = grown_part(self.graph, new, len(self._layers))
@@ -435,8 +449,10 @@ def _lists(given: Any, *, single: bool, what: str) -> list[Any]:
     if single:
         return [given]
     several = isinstance(given, Sequence | np.ndarray) and not isinstance(given, str)
-    if not several or any(np.ndim(some) != 1 for some in given):
-        raise GraphError(f"embed_new: {what} must be one list per node")
+    demand(
+        several and all(np.ndim(some) == 1 for some in given),
+        f"embed_new: {what} must be one list per node",
+    )
     return list(given)
 
 

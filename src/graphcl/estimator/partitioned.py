@@ -25,7 +25,7 @@ from graphcl.distributed import (
 )
 from graphcl.embedding import embed_graph
 from graphcl.encoders import LayeredEncoder, layered
-from graphcl.errors import ParameterError, TrainingError, option, require
+from graphcl.errors import ParameterError, TrainingError, demand, option, require
 from graphcl.estimator.fitted import Components, Fitted
 from graphcl.estimator.fitting import WHOLE, Task, dense_features, drawn_ranges, evenly
 from graphcl.graphs.graph import Graph
@@ -187,11 +187,12 @@ def _check_recipe(components: Components) -> None:
     require(recipe.mode != "full", "recipe", "mode", f"auto or sampled {over}", recipe.mode)
     allowed = f"false {over}: a part has edges to nodes that are not of the training"
     require(not recipe.inductive, "recipe", "inductive", allowed, recipe.inductive)
-    if not components.footprint(Schema.plain(1)).sampled:
-        raise ParameterError(
-            f"recipe: encoder and perturbation must be ones that train on sampled neighbourhoods "
-            f"{over}; got {recipe.encoder!r} and {recipe.perturbation!r}"
-        )
+    demand(
+        components.footprint(Schema.plain(1)).sampled,
+        f"recipe: encoder and perturbation must be ones that train on sampled neighbourhoods "
+        f"{over}; got {recipe.encoder!r} and {recipe.perturbation!r}",
+        ParameterError,
+    )
 
 
 def _check_memory(
@@ -212,11 +213,12 @@ def _check_memory(
     needed = step + footprint.training_bytes + 8 * data.store.num_nodes + data.cache_bytes
     available = available_memory_bytes(CPU) // beside(CPU)
     wanting = max_over(torch.tensor([needed - available]), share)
-    if int(wanting) > 0:
-        raise TrainingError(
-            f"a process needs about {needed / 1e9:.1f} GB, and some have {int(wanting) / 1e9:.1f} "
-            f"GB less; a smaller batch_nodes, dim, fan_out or {option('cache_bytes')} helps"
-        )
+    demand(
+        int(wanting) <= 0,
+        f"a process needs about {needed / 1e9:.1f} GB, and some have {int(wanting) / 1e9:.1f} "
+        f"GB less; a smaller batch_nodes, dim, fan_out or {option('cache_bytes')} helps",
+        TrainingError,
+    )
 
 
 def _features(prepared: PreparedPart, share: Share) -> dict[str, Tensor]:

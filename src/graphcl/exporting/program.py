@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from graphcl.encoders import layered
-from graphcl.errors import ParameterError, RunError, import_extra, option
+from graphcl.errors import ParameterError, RunError, demand, import_extra, option
 from graphcl.estimator.fitted import Fitted
 from graphcl.files.atomic import whole_file
 from graphcl.graphs.filling import filling_order
@@ -305,11 +305,11 @@ def _onnx(program: torch.export.ExportedProgram, inputs: list[str], outputs: lis
             program, (), input_names=inputs, output_names=outputs, dynamo=True, verbose=False
         )
     model: bytes = found.model_proto.SerializeToString()
-    if len(model) >= 1 << 31:
-        raise RunError(
-            "export: the weights exceed 2 GB, the limit of an ONNX file; use "
-            f"{option('to', 'torch')}"
-        )
+    demand(
+        len(model) < 1 << 31,
+        f"export: the weights exceed 2 GB, the limit of an ONNX file; use {option('to', 'torch')}",
+        RunError,
+    )
     return model
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.errors import RunError, import_extra, option
+from graphcl.errors import RunError, demand, import_extra, option
 from graphcl.evaluation.unsupervised import empty_index, unit_rows
 from graphcl.files.atomic import check_new_file, check_new_folder, whole_file, whole_folder
 from graphcl.store.columns import Names
@@ -114,8 +114,11 @@ def check_vectors(path: Path, kind: str, *, overwrite: bool) -> None:
     Raises:
         RunError: something is there, or no such kind is known.
     """
-    if kind and kind not in SINKS:
-        raise RunError(f"embed: {option('to')} must be {', '.join(SINKS)}; got {kind!r}")
+    demand(
+        not kind or kind in SINKS,
+        f"embed: {option('to')} must be {', '.join(SINKS)}; got {kind!r}",
+        RunError,
+    )
     if kind in ("", ARROW):
         check_new_file(path, (f".{ARROW}",) if kind else SUFFIXES, RunError, overwrite=overwrite)
     else:

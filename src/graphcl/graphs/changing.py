@@ -355,8 +355,10 @@ def _features(x: Any, delta: NodeDelta, kept: Integers) -> tuple[Any, Integers]:
         if delta.new:
             parts.append(_dense(delta.x).astype(x.dtype))
     values = np.concatenate(parts)
-    if x.dtype == np.float16 and not np.isfinite(values).all():
-        raise GraphError("a new feature does not fit in float16, which the graph's store has")
+    demand(
+        x.dtype != np.float16 or np.isfinite(values).all(),
+        "a new feature does not fit in float16, which the graph's store has",
+    )
     return _with_rows(x, kept, changed, delta.new, values), changed[differs]
 
 

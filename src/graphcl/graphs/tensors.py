@@ -9,7 +9,7 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from graphcl.errors import ParameterError
+from graphcl.errors import ParameterError, demand
 from graphcl.graphs.filling import fill_features
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
@@ -252,8 +252,11 @@ def _resolved(feature_scaling: TableScaling) -> tuple[ColumnScaling | None, str]
     """Returns what is done to columns, or None and the name of what is done to the whole table."""
     if isinstance(feature_scaling, ColumnScaling):
         return (None if feature_scaling.plain else feature_scaling), feature_scaling.plain
-    if feature_scaling == "auto":
-        raise ParameterError("feature_scaling 'auto' is fitted to training rows first: prepare")
+    demand(
+        feature_scaling != "auto",
+        "feature_scaling 'auto' is fitted to training rows first: prepare",
+        ParameterError,
+    )
     if feature_scaling not in FEATURE_SCALINGS:
         known = " or ".join(FEATURE_SCALINGS)
         raise ParameterError(f"feature_scaling must be {known}; got {feature_scaling!r}")

@@ -22,7 +22,7 @@ from scipy.sparse.csgraph import connected_components
 from graphcl.answers.grouping import cluster
 from graphcl.answers.inputs import shards_of_run
 from graphcl.arrays import Array
-from graphcl.errors import GraphError, RunError, option, require
+from graphcl.errors import GraphError, RunError, demand, option, require
 from graphcl.evaluation.probe import linear_probe
 from graphcl.evaluation.splits import Confusion, probe_confusion
 from graphcl.evaluation.unsupervised import (
@@ -335,8 +335,11 @@ def gather(
         nodes = describe_nodes(graph)
     if nodes is None:
         raise RunError(f"{run}: has no node ids, and its graph cannot be read ({why})")
-    if nodes.num_nodes != len(z) or (graph is not None and graph.num_nodes != len(z)):
-        raise RunError(f"{run}: {len(z)} embeddings, but a graph of {nodes.num_nodes} nodes")
+    demand(
+        nodes.num_nodes == len(z) and (graph is None or graph.num_nodes == len(z)),
+        f"{run}: {len(z)} embeddings, but a graph of {nodes.num_nodes} nodes",
+        RunError,
+    )
     notes = [] if graph is not None else [f"The graph could not be read again: {why}"]
     if node_type is not None:
         notes = [

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from graphcl.errors import GraphError, ParameterError, counted
+from graphcl.errors import GraphError, ParameterError, counted, demand
 from graphcl.evaluation.splits import METRICS, compare_learner, compare_probe
 from graphcl.graphs.graph import Graph
 from graphcl.research.output import Report, Table, failure_text, plot, runs_text
@@ -72,8 +72,9 @@ def _read_system(text: str) -> System:
     method, _, listed = text.partition(":")
     pairs = [pair.partition("=") for pair in listed.split(",") if pair]
     wrong = next((key for key, equals, _ in pairs if not equals), None)
-    if wrong is not None:
-        raise ParameterError(f"compare: a setting is KEY=VALUE; got {wrong!r} in {text!r}")
+    demand(
+        wrong is None, f"compare: a setting is KEY=VALUE; got {wrong!r} in {text!r}", ParameterError
+    )
     settings = {key.strip(): value.strip() for key, _, value in pairs}
     found = find_system(method)
     system = replace(found, label=text, changed={**found.changed, **settings})

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from graphcl.datasets import CATALOGUE, FIGURES, figures, load_dataset
-from graphcl.errors import DatasetError, ParameterError, check_known, option
+from graphcl.errors import DatasetError, ParameterError, check_known, demand, option
 from graphcl.graphs.collection import GraphCollection
 from graphcl.research.output import Report, Table, failure_text, plot, runs_text
 from graphcl.research.rows import (
@@ -493,10 +493,11 @@ def check_settings(
             SYSTEMS[method].method(dataset, **changed)  # refuses an invalid value
             taken |= set(changed)
     for key in settings:
-        if key not in taken:
-            raise ParameterError(
-                f"{option('settings', key)}: none of the systems to run has this setting"
-            )
+        demand(
+            key in taken,
+            f"{option('settings', key)}: none of the systems to run has this setting",
+            ParameterError,
+        )
 
 
 def _jobs(plan: Plan) -> list[Job]:

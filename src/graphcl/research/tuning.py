@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from graphcl.arrays import Array
-from graphcl.errors import GraphError, RunError, TrainingError, import_extra
+from graphcl.errors import RunError, TrainingError, demand, import_extra
 from graphcl.estimator.model import GraphCL
 from graphcl.evaluation.splits import METRICS, metric_of, nodes_to_choose_by, validation_score
 from graphcl.files.atomic import write_whole
@@ -74,10 +74,10 @@ class ValidationScore:
             GraphError: there are no labels, or a part has none.
         """
         judged = labelled_nodes(data)
-        if judged.y is None:
-            raise GraphError(
-                f"{data.name}: has no labels to tune by; give some, or train the recipe default"
-            )
+        demand(
+            judged.y is not None,
+            f"{data.name}: has no labels to tune by; give some, or train the recipe default",
+        )
         nodes, y, train = nodes_to_choose_by(judged)
         return cls(unlabelled(data), judged.name, nodes, y, train, device, steps)
 
@@ -177,11 +177,12 @@ def tune(
     path = search.path
     known: list[dict[str, Any]] = [*rows.read(path)]
     for row in known:
-        if row.get("about") != search.about:
-            raise RunError(
-                f"{path}: contains trials of another graph, recipe, seed or objective; "
-                "choose another --out"
-            )
+        demand(
+            row.get("about") == search.about,
+            f"{path}: contains trials of another graph, recipe, seed or objective; "
+            "choose another --out",
+            RunError,
+        )
     study = optuna.create_study(
         direction="maximize",
         pruner=optuna.pruners.MedianPruner(n_startup_trials=STARTUP),

@@ -39,7 +39,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from graphcl.distributed import agree, any_of, current_share, from_rank, max_over
-from graphcl.errors import ParameterError, RunError, option, require
+from graphcl.errors import ParameterError, RunError, demand, option, require
 from graphcl.files.atomic import remove_folder, whole_folder
 from graphcl.sampling import DRAWS
 from graphcl.training.loop import TrainingState, metrics_of
@@ -291,12 +291,12 @@ def read_state(path: Path) -> bytes:
         whole = whole and about["sha256"] == hashlib.sha256(content).hexdigest()
     except (OSError, ValueError, KeyError, AttributeError):
         whole = False
-    if not whole:
-        raise RunError(f"{path}: damaged or truncated")
-    if about["format"] != FORMAT:
-        raise RunError(
-            f"{path}: checkpoint format {about['format']!r}; this version reads {FORMAT}"
-        )
+    demand(whole, f"{path}: damaged or truncated", RunError)
+    demand(
+        about["format"] == FORMAT,
+        f"{path}: checkpoint format {about['format']!r}; this version reads {FORMAT}",
+        RunError,
+    )
     return text + b"\0" + content
 
 
@@ -321,11 +321,12 @@ def require_same(about: Mapping[str, Any], trained: Mapping[str, Any], path: Pat
             raise RunError(
                 f"{path}: is of another training ({what}); begin anew or undo the change"
             )
-    if "sampled" in saved.get("modes", ()) and about.get("draws") != DRAWS:
-        raise RunError(
-            f"{path}: mode 'sampled' draws its views differently since this training began; "
-            "begin anew, or go on with the version that began it"
-        )
+    demand(
+        "sampled" not in saved.get("modes", ()) or about.get("draws") == DRAWS,
+        f"{path}: mode 'sampled' draws its views differently since this training began; "
+        "begin anew, or go on with the version that began it",
+        RunError,
+    )
 
 
 def _digest(about: Mapping[str, Any]) -> str:

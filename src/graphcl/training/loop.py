@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from graphcl.distributed import ALONE, Share, current_share, data_parallel, sum_gradients
-from graphcl.errors import ParameterError, TrainingError, suggestion
+from graphcl.errors import ParameterError, TrainingError, demand, suggestion
 from graphcl.kernels.adam import Adam
 from graphcl.kernels.buffers import retry_smaller
 from graphcl.kernels.recording import CudaGraphStep
@@ -358,11 +358,12 @@ def train(
                 getattr(loss, "bound", lambda *_: None),
                 getattr(source, "measured", lambda metrics: metrics),
             )
-            if not math.isfinite(metrics.loss):
-                raise TrainingError(
-                    f"the loss became {metrics.loss} in epoch {metrics.epoch}; try a lower "
-                    "learning_rate, a higher temperature or features of a smaller scale"
-                )
+            demand(
+                math.isfinite(metrics.loss),
+                f"the loss became {metrics.loss} in epoch {metrics.epoch}; try a lower "
+                "learning_rate, a higher temperature or features of a smaller scale",
+                TrainingError,
+            )
             on_epoch(metrics)
             on_step(state)
     finally:

@@ -9,7 +9,7 @@ from torch import nn
 
 from graphcl.devices import available_memory_bytes
 from graphcl.encoders import LayeredEncoder
-from graphcl.errors import ParameterError, TrainingError
+from graphcl.errors import ParameterError, TrainingError, demand
 from graphcl.graphs.graph import Graph
 from graphcl.kernels.adjacency_rows import LEAST_WIDTH, SLAB_ELEMENTS
 
@@ -81,8 +81,11 @@ def choose_mode(
         ParameterError: sampling is asked for with parts that only see whole graphs.
     """
     whole_only = f"the encoder {footprint.encoder!r} or its views only see whole graphs"
-    if mode == "sampled" and not footprint.sampled:
-        raise ParameterError(f"mode 'sampled' is not possible: {whole_only}; use mode=full")
+    demand(
+        mode != "sampled" or footprint.sampled,
+        f"mode 'sampled' is not possible: {whole_only}; use mode=full",
+        ParameterError,
+    )
     if mode in ("full", "sampled"):
         return Mode(mode, "as asked")  # type: ignore[arg-type]
     if not footprint.sampled:

@@ -20,7 +20,7 @@ from torch.nn.functional import relu
 from graphcl.arrays import Doubles, Integers
 from graphcl.embedding import embed
 from graphcl.encoders import build_encoder
-from graphcl.errors import TrainingError, import_extra, require
+from graphcl.errors import TrainingError, demand, import_extra, require
 from graphcl.graphs.tensors import graph_tensors
 from graphcl.kernels.adam import Adam
 from graphcl.kernels.adjacency import Adjacency, mean_pool
@@ -207,8 +207,7 @@ def harmonic(
         solved, status = scipy.sparse.linalg.cg(
             laplacian, given[:, column], rtol=TOLERANCE, M=jacobi, maxiter=10_000
         )
-        if status != 0:
-            raise TrainingError("label-propagation: the linear solver did not converge")
+        demand(status == 0, "label-propagation: the linear solver did not converge", TrainingError)
         f[unknown, column] = solved
     return f
 

@@ -18,7 +18,15 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from graphcl.arrays import Integers
 from graphcl.encoders.side_by_side import SideBySide
-from graphcl.errors import GraphError, ParameterError, TrainingError, check_keys, require, typed
+from graphcl.errors import (
+    GraphError,
+    ParameterError,
+    TrainingError,
+    check_keys,
+    demand,
+    require,
+    typed,
+)
 from graphcl.estimator.model import GraphCL
 from graphcl.evaluation.splits import Learner
 from graphcl.graphs.collection import (
@@ -205,8 +213,10 @@ class Labelled:
     def one_class(cls, data: Data, owner: str, *, validates: bool) -> "Labelled":
         """Finds the labelled nodes of one graph, which has one class per node."""
         graph = require_one_graph(data, owner)
-        if graph.y is not None and graph.y.ndim == 2:
-            raise GraphError(f"{owner}: takes one class per node; {graph.name} has several labels")
+        demand(
+            graph.y is None or graph.y.ndim == 1,
+            f"{owner}: takes one class per node; {graph.name} has several labels",
+        )
         return cls.of(graph, inductive=False, owner=owner, validates=validates)
 
     @classmethod
@@ -217,12 +227,10 @@ class Labelled:
             train, val = np.arange(count), np.arange(count, count + val_count)
             graphs = (*data.train, *data.val)
             labels = [graph.y for graph in graphs if graph.y is not None]
-            if len(labels) < len(graphs):
-                raise GraphError(f"{owner}: learns from labels; {data.name} has none")
+            demand(len(labels) == len(graphs), f"{owner}: learns from labels; {data.name} has none")
             y, positions = np.concatenate(labels), train
         else:
-            if data.y is None:
-                raise GraphError(f"{owner}: learns from labels; {data.name} has none")
+            demand(data.y is not None, f"{owner}: learns from labels; {data.name} has none")
             if data.train_mask is None or data.val_mask is None:
                 lack = data.split_gap or "it has none"
                 raise GraphError(f"{owner}: {data.name} needs train and validation masks; {lack}")
@@ -363,8 +371,7 @@ def require_finite(
     result: Tensor, owner: str, problem: str = "the result is not finite; lower the learning rate"
 ) -> None:
     """Checks that a training has not diverged; raises a `TrainingError` if it has."""
-    if not bool(result.isfinite().all()):
-        raise TrainingError(f"{owner}: {problem}")
+    demand(bool(result.isfinite().all()), f"{owner}: {problem}", TrainingError)
 
 
 class EarlyStopping:
