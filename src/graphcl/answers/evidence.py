@@ -198,8 +198,7 @@ class Columns:
 
 def is_table(x: Any) -> bool:
     """Returns whether there are columns of nodes to look at."""
-    table = isinstance(x, np.ndarray) or scipy.sparse.issparse(x)
-    return bool(table) and min(x.shape) > 0
+    return bool(isinstance(x, np.ndarray) or scipy.sparse.issparse(x)) and min(x.shape) > 0
 
 
 def _one_scale(z: Array) -> Callable[[Array], Array]:

@@ -423,18 +423,17 @@ def _kmeans(
     drawn = unit[sampled_rows(len(unit), seed, SAMPLE)]
     distinct = len(np.unique(drawn, axis=0))
     random_state = derive(seed, "clusters") % 2**32
-    best: Any = None
-    tried: dict[int, float] = {}
-    for count in (count for count in counts if count < distinct):
-        fitted = KMeans(count, n_init=3, random_state=random_state).fit(drawn)
-        tried[count] = silhouette(drawn, fitted.labels_, seed=seed)
-        if tried[count] == max(tried.values()):
-            best = fitted
-    if best is None:
+    fitted = {
+        count: KMeans(count, n_init=3, random_state=random_state).fit(drawn)
+        for count in counts
+        if count < distinct
+    }
+    tried = {count: silhouette(drawn, one.labels_, seed=seed) for count, one in fitted.items()}
+    if not tried:
         return np.zeros(len(unit), np.int64), None, tried
-    each = [best.predict(unit[rows]) for rows in blocks(len(unit), _ROWS)]
-    assigned = by_size(np.concatenate(each).astype(np.int64))
-    return assigned, tried[best.n_clusters], tried
+    best = max(reversed(tried), key=lambda count: tried[count])
+    each = [fitted[best].predict(unit[rows]) for rows in blocks(len(unit), _ROWS)]
+    return by_size(np.concatenate(each).astype(np.int64)), tried[best], tried
 
 
 def _stability(

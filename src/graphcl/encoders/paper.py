@@ -63,8 +63,6 @@ class _PaperEncoder(LayeredEncoder):
     ) -> None:
         super().__init__()
         check_setting("encoder", "normalisation", normalisation)
-        check_setting("encoder", "own_features", own_features)
-        check_setting("encoder", "smoothed_features", smoothed_features)
         own, smoothed, widths = divide_columns(
             num_features,
             dim=dim,

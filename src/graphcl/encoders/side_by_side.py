@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from graphcl.errors import require
 from graphcl.kernels.features import Features, linear
+from graphcl.settings import check_setting
 
 EXACT = 1024  # rows or columns up to which their products are diagonalised
 SPARE, TURNS = 16, 2  # more directions than wanted, and how often they are turned
@@ -51,8 +52,10 @@ def divide_columns(
     otherwise each layer is that wide.
 
     Raises:
-        ParameterError: a layer would have no column.
+        ParameterError: a share is not one, or a layer would have no column.
     """
+    check_setting("encoder", "own_features", own_features)
+    check_setting("encoder", "smoothed_features", smoothed_features)
     least = layers if side_by_side else 1
     need = f"at least {least}, a column for each layer that stands side by side"
     require(dim >= least, "encoder", "dim", need, dim)

@@ -69,8 +69,6 @@ class TypedEncoder(LayeredEncoder):
     ) -> None:
         super().__init__()
         check_setting("encoder", "normalisation", normalisation)
-        check_setting("encoder", "own_features", own_features)
-        check_setting("encoder", "smoothed_features", smoothed_features)
         self.schema = schema
         # All types share the widths: a type with fewer features than others repeats them.
         own, smoothed, widths = divide_columns(

@@ -520,10 +520,8 @@ class Fitted:
             kept = read_tensors(folder / runs.SCALING) if word == "auto" else {}
             scaling = Scaling.read(word, schema, kept)
         with _named(turned):
-            aligned = config.aligned
-            alignment = Alignment.from_tensors(read_tensors(turned)) if aligned else None
-        seconds = history[-1].seconds if history else 0.0
-        about: Any = {"seconds": seconds, "alignment": alignment}
+            alignment = Alignment.from_tensors(read_tensors(turned)) if config.aligned else None
+        about: Any = {"seconds": history[-1].seconds if history else 0.0, "alignment": alignment}
         return cls(components, encoder, schema, scaling, seed, history, **about)
 
 

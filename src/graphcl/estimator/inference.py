@@ -328,8 +328,7 @@ class Live:
                 own[key].edge_features is None or has_age_alone(own[key]),
                 f"embed_new: edges of {relation} have features; such a node joins by update",
             )
-            within = key[0] == key[2]
-            towards = towards if within else key[2] == self.nodes.name
+            towards = towards if key[0] == key[2] else key[2] == self.nodes.name
             found.setdefault((key, towards), []).append(name)
         return found
 
@@ -476,8 +475,7 @@ def _encode(
     beside, h, place = encoder.beside, x, None
     out = torch.empty(len(new), encoder.width)
     if beside is not None and (columns := beside.columns(None)) is not None:
-        own = stable_product(x.rows(new), beside.projection)
-        out[:, columns] = beside.finish(own, columns)
+        out[:, columns] = beside.finish(stable_product(x.rows(new), beside.projection), columns)
     result = torch.empty(0)
     for number, (layer, level) in enumerate(zip(layers, part.levels, strict=True)):
         nodes = torch.from_numpy(level)

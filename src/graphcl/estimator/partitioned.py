@@ -240,8 +240,7 @@ def _sample(
     """Returns embeddings of some nodes by type: those that would be taken of the whole graph."""
     encoder = copy.deepcopy(layered(encoder)).to(CPU)
     prepared, sizes = topology.prepared, topology.sizes
-    whole = sum(sizes.values()) <= WHOLE
-    drawn = {} if whole else drawn_ranges(sizes, seed)
+    drawn = {} if sum(sizes.values()) <= WHOLE else drawn_ranges(sizes, seed)
     if drawn and prepared.schema.is_plain:
         return {NODE: _around_ranges(encoder, topology, share, drawn[NODE])}
     found = {}
@@ -326,8 +325,7 @@ def neighbourhood_in_parts(
     order = np.argsort(known)
     counts = np.zeros(len(reached), np.int64)
     counts[np.searchsorted(reached, known)] = [len(one) for one in lists]
-    none = [np.empty(0, np.int64)]
-    around = np.concatenate([lists[at] for at in order.tolist()] or none)
+    around = np.concatenate([lists[at] for at in order.tolist()] or [np.empty(0, np.int64)])
     weighted = [weights[at] for at in order.tolist()] if weights else None
     graph = Graph.from_csr(
         indptr=np.concatenate([[0], counts.cumsum()]),

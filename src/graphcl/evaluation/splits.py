@@ -382,8 +382,7 @@ def validation_score(
     strengths = [one for one in STRENGTHS if one <= 1]
     random = np.random.default_rng(0)
     masks = [train, *(redraw(y, train, random) for _ in range(splits - 1))]
-    found = strength_scores(z, y, masks, strengths, score)
-    return float(found.max(axis=1).mean())
+    return float(strength_scores(z, y, masks, strengths, score).max(axis=1).mean())
 
 
 def score_predictions(

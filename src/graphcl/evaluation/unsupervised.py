@@ -45,8 +45,7 @@ def nearest(z: Any, k: int, *, exact_rows: int = EXACT_ROWS) -> tuple[Integers, 
         return np.empty((len(unit), 0), np.int64), np.empty((len(unit), 0), np.float32)
     if len(unit) <= exact_rows:
         return _nearest_exact(unit, k)
-    index = build_index(unit, threads=1)
-    found = index.search(unit, k + 1, threads=0)
+    found = build_index(unit, threads=1).search(unit, k + 1, threads=0)
     return drop_self(found.keys.astype(np.int64), 1 - found.distances.astype(np.float32))
 
 

@@ -155,8 +155,7 @@ class GraphProgram(nn.Module):
                     around = along.sums(sent[senders])
                     blocks += [torch.log1p(received), around / received.clamp(min=1)]
             table = torch.cat(blocks, 1) if blocks else torch.ones_like(x[name][:, :1])
-            scaled = self.scales[self._types[name]](table) if how == "structure" else table
-            done[name] = scaled
+            done[name] = self.scales[self._types[name]](table) if how == "structure" else table
         return {name: done[name] for name in x}
 
 

@@ -195,8 +195,7 @@ def _write_usearch(folder: Path, stream: Batches, dim: int) -> None:
 def _write_lancedb(folder: Path, stream: Batches, _: int) -> None:
     lancedb = import_extra("lancedb", feature="a LanceDB table", extra="vectors")
     first = next(stream)
-    every = chain([first], stream)
-    reader = _arrow().RecordBatchReader.from_batches(first.schema, every)
+    reader = _arrow().RecordBatchReader.from_batches(first.schema, chain([first], stream))
     lancedb.connect(folder).create_table(TABLE, reader)
 
 

@@ -186,8 +186,7 @@ def _fingerprint(relation: Relation, *, backwards: bool = False, values: bool = 
         sources = np.asarray(relation.indices[part]).astype(np.uint64)
         places = np.arange(start, start + len(sources))
         targets = (np.searchsorted(relation.indptr, places, side="right") - 1).astype(np.uint64)
-        ends = (targets, sources) if backwards else (sources, targets)
-        columns = list(ends)
+        columns = [targets, sources] if backwards else [sources, targets]
         if values and relation.edge_weight is not None:
             columns.append(_bits(relation.edge_weight[part]))
         if values and relation.edge_features is not None:

@@ -171,8 +171,7 @@ def filled_table(
     for channel in channels:
         found = mean(channel)
         if found is None:
-            shape = (count, widths[channel.sender])
-            found = scipy.sparse.csr_array(shape, dtype=np.float32)
+            found = scipy.sparse.csr_array((count, widths[channel.sender]), dtype=np.float32)
         blocks.append(found)
     if all(scipy.sparse.issparse(one) for one in blocks):
         return scipy.sparse.hstack(blocks, format="csr")

@@ -246,8 +246,7 @@ def arrays_from_networkx(
         listed.setdefault(full, []).append((row, other, f"edge {u!r} – {v!r}", about))
     relations: Kinds = {}
     for full, edges in listed.items():
-        ends = np.array([edge[:2] for edge in edges], np.int64).T
-        relations[full] = {"edge_index": ends}
+        relations[full] = {"edge_index": np.array([edge[:2] for edge in edges], np.int64).T}
         if full[0] == full[2]:
             relations[full]["undirected"] = not graph.is_directed()
         for field, name in (("edge_weight", weight), ("edge_features", edge_features)):

@@ -61,8 +61,7 @@ class BlockedPairs:
     def __init__(
         self, h_1: Tensor, h_2: Tensor, temperature: float, *, others: int = 0, keep: bool = False
     ) -> None:
-        half = h_1.dtype in (torch.float16, torch.bfloat16)
-        dtype = torch.float32 if half else h_1.dtype
+        dtype = torch.float32 if h_1.dtype in (torch.float16, torch.bfloat16) else h_1.dtype
         self.nodes, self._temperature = len(h_1), temperature
         self.rows = torch.empty(2 * len(h_1), h_1.shape[1], dtype=dtype, device=h_1.device)
         scales = []

@@ -87,8 +87,7 @@ def _read_system(text: str) -> System:
 
 
 def _is_comparable(system: System) -> bool:
-    method = system.method("")
-    return isinstance(method, Unsupervised | SplitBySplit)
+    return isinstance(system.method(""), Unsupervised | SplitBySplit)
 
 
 def compare(

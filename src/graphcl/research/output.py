@@ -170,8 +170,7 @@ def new_figure(
     """
     matplotlib = import_extra("matplotlib.figure", feature="a plot", extra="plot")
     figure = matplotlib.Figure(figsize=(width, height), facecolor="white", layout="constrained")
-    axes = figure.subplots(lines, panels // lines, squeeze=False).flat
-    return figure, list(axes)
+    return figure, list(figure.subplots(lines, panels // lines, squeeze=False).flat)
 
 
 def save(figure: Any, path: Path) -> None:

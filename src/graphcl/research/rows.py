@@ -239,8 +239,7 @@ def execute(
         while pending and (len(pending) > at_most or pending[0][1].done()):
             known, future = pending.popleft()
             try:
-                scored = zip(known, future.result(), strict=True)
-                keep([row | scores for row, scores in scored])
+                keep([row | scores for row, scores in zip(known, future.result(), strict=True)])
             except Exception as error:
                 keep(row | {"failed": reason(error)} for row in known)
 

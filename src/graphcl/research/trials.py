@@ -300,9 +300,12 @@ def repeat_method(
             rows.append(rows[0] | {"seed": seed})
         else:
             trained = train_method(name, data, dataset, seed=seed, device=device, settings=settings)
-            judged = labelled_nodes(data)
             scores = score_method(
-                trained, judged, probe_steps=probe_steps, device=device, on_probe_step=on_probe_step
+                trained,
+                labelled_nodes(data),
+                probe_steps=probe_steps,
+                device=device,
+                on_probe_step=on_probe_step,
             )
             rows.append(trained.row | scores)
         if verbose:

@@ -78,8 +78,7 @@ def node_batches(
             found += [{name: part} for part in parts]
         if len(names) == 1:
             return found
-        mixed = torch.randperm(len(found), generator=random).tolist()
-        return [found[place] for place in mixed]
+        return [found[place] for place in torch.randperm(len(found), generator=random).tolist()]
     ends = torch.tensor([sizes[name] for name in names]).cumsum(0)
     order = torch.randperm(int(ends[-1]), generator=random)
     return [
