@@ -205,9 +205,7 @@ def typed(value: Any, kind: Any, *, owner: str, key: str, texts: bool = False) -
             raise ValueError
         if kind is bool:
             return {"true": True, "false": False}[str(value).lower()]
-        if isinstance(value, bool):
-            raise ValueError
-        if kind is str and not isinstance(value, str):
+        if isinstance(value, bool) or (kind is str and not isinstance(value, str)):
             raise ValueError
         result = kind(value)
         if not isinstance(value, str) and result != value:

@@ -280,4 +280,3 @@ class LocalTopology:
 
     def traffic(self) -> None:
         """Returns nothing: nothing travels."""
-        return

@@ -321,13 +321,12 @@ def fit_calibrated(
     def fit() -> Fit:
         return _fit(rows, targets, prepare, around, several=several, seed=seed)
 
-    def suits(one: Fit) -> bool:
-        return one.suits([table.shape[1] for table in rows], targets)
-
     if recall is None:
         found = fit()
     else:
-        found = recall(_digest(rows, targets, around, several, seed), suits, fit)
+        widths = [table.shape[1] for table in rows]
+        digest = _digest(rows, targets, around, several, seed)
+        found = recall(digest, lambda one: one.suits(widths, targets), fit)
     held_out = np.full(targets.shape, np.nan)
     held_out[order] = found.held_out
     best = max(found.terms, key=lambda term: term.weight)

@@ -29,7 +29,7 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from graphcl.arrays import Array, Booleans, Doubles, Floats, Integers
+from graphcl.arrays import Array, Booleans, Doubles, Floats, Integers, blocks
 from graphcl.distributed import ALONE, Share, gather_tables
 from graphcl.errors import RunError, demand
 from graphcl.graphs.relation import NODE, Key
@@ -57,8 +57,7 @@ class Rows(NamedTuple):
 
     def blocks(self, height: int) -> Iterator[Any]:
         """Yields the rows in blocks, dense or CSR as the table is."""
-        for start in range(0, self.number, height):
-            block = slice(start, start + height)
+        for block in blocks(self.number, height):
             yield self.x[block] if self.nodes is None else self.x[self.nodes[block]]
 
 
