@@ -502,12 +502,8 @@ def _absolute(counts: Features) -> Features:
     return counts.abs() if isinstance(counts, Tensor) else counts.with_values(counts.values.abs())
 
 
-_DEEPWALK = System("deepwalk", "DeepWalk", DeepWalk)
-_WITH_FEATURES = System("deepwalk-features", "DeepWalk + features", DeepWalkFeatures)
-_EP_B = System(
-    "ep-b",
-    "EP-B",
-    EPB,
-    weighted=True,
+SYSTEMS = (
+    System("deepwalk", "DeepWalk", DeepWalk),
+    System("deepwalk-features", "DeepWalk + features", DeepWalkFeatures),
+    System("ep-b", "EP-B", EPB, weighted=True),
 )
-SYSTEMS = (_DEEPWALK, _WITH_FEATURES, _EP_B)

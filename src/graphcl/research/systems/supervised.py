@@ -249,20 +249,6 @@ class GAT(_OnOneGraph):
         return (torch.cat([adjacency.edge_index(), nodes.expand(2, -1)], dim=1),)
 
 
-_GCN = System(
-    "gcn",
-    "GCN",
-    GCN,
-    weighted=True,
-)
-# The settings are those of the paper's section 3.3.
-_GAT = System(
-    "gat",
-    "GAT",
-    GAT,
-    settings={"pubmed": {"output_heads": 8, "learning_rate": 0.01, "weight_decay": 1e-3}},
-)
-
 _GROWN: dict[str, tuple[bool, dict[str, Any]]] = {
     "own columns": (False, {}),
     "with neighbours": (True, {}),
@@ -341,9 +327,6 @@ class Trees(Checked):
 def _scores(model: Any, x: Any, outputs: int, exclusive: bool, nodes: Array) -> Array:
     """Returns scores of nodes, above 0 where a label has more than half the probability."""
     return ask_model(model, x[nodes], (outputs,)) - (0.0 if exclusive else 0.5)
-
-
-_TREES = System("trees", "Boosted trees", Trees, deterministic=True)
 
 
 class GatedAttention(nn.Module):
@@ -548,9 +531,15 @@ def _validate(model: GaanModel, parts: list[Part], epoch: int) -> float:
     return f1(y, predicted(logits, several=y.ndim == 2), "micro")
 
 
-_GAAN = System(
-    "gaan",
-    "GaAN",
-    Gaan,
+SYSTEMS = (
+    System("gcn", "GCN", GCN, weighted=True),
+    # The settings are those of the paper's section 3.3.
+    System(
+        "gat",
+        "GAT",
+        GAT,
+        settings={"pubmed": {"output_heads": 8, "learning_rate": 0.01, "weight_decay": 1e-3}},
+    ),
+    System("gaan", "GaAN", Gaan),
+    System("trees", "Boosted trees", Trees, deterministic=True),
 )
-SYSTEMS = (_GCN, _GAT, _GAAN, _TREES)
