@@ -74,8 +74,7 @@ class _PaperEncoder(LayeredEncoder):
         )
         self._weigh(list(pairwise([num_features, *widths])))
         hidden = widths[:-1] if normalisation == "layer" else []
-        if hidden:
-            self.normalisations = nn.ModuleList(RowNorm(width) for width in hidden)
+        self.normalisations = nn.ModuleList(RowNorm(width) for width in hidden)
         glorot(self, generator)
         if side_by_side or own or smoothed:
             self.beside = SideBySide(
@@ -93,8 +92,7 @@ class _PaperEncoder(LayeredEncoder):
 
     def _normalisation(self, number: int) -> nn.Module | None:
         """Returns the normalisation of a layer."""
-        hidden = getattr(self, "normalisations", ())
-        return hidden[number] if number < len(hidden) else None
+        return self.normalisations[number] if number < len(self.normalisations) else None
 
 
 class MeanPoolingEncoder(_PaperEncoder):

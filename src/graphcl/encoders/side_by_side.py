@@ -137,15 +137,11 @@ class SideBySide(nn.Module):
         self.smoothed = smoothed
         self._kept = range(len(widths)) if every_layer else range(len(widths) - 1, len(widths))
         self._widths = [own, *(widths[number] for number in self._kept), smoothed]
-        self.projection: Tensor
-        self.smoother: Tensor
-        self.shift: Tensor
-        self.scale: Tensor
-        self.register_buffer("projection", _projection(num_features, own, generator))
+        self.projection = nn.Buffer(_projection(num_features, own, generator))
         if smoothed:
-            self.register_buffer("smoother", _projection(num_features, smoothed, generator))
-        self.register_buffer("shift", torch.zeros(self.width))
-        self.register_buffer("scale", torch.ones(self.width))
+            self.smoother = nn.Buffer(_projection(num_features, smoothed, generator))
+        self.shift = nn.Buffer(torch.zeros(self.width))
+        self.scale = nn.Buffer(torch.ones(self.width))
 
     @property
     def width(self) -> int:

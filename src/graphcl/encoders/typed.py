@@ -96,24 +96,23 @@ class TypedEncoder(LayeredEncoder):
         if self._shared:
             self.bases = nn.ModuleList(_matrices([shape] * BASES) for shape in shapes)
             self.coefficients = _matrices([(len(self._shared), BASES)] * layers)
-        if normalisation == "layer" and layers > 1:
-            self.normalisations = nn.ModuleList(
-                nn.ModuleList(RowNorm(width) for _ in schema.types) for width in widths[:-1]
-            )
+        hidden = widths[:-1] if normalisation == "layer" else []
+        self.normalisations = nn.ModuleList(
+            nn.ModuleList(RowNorm(width) for _ in schema.types) for width in hidden
+        )
         glorot(self, generator)
-        self.sides: nn.ModuleList | None = None
-        if side_by_side or own or smoothed:
-            self.sides = nn.ModuleList(
-                SideBySide(
-                    one.num_features,
-                    own,
-                    widths,
-                    smoothed=smoothed,
-                    every_layer=side_by_side,
-                    generator=generator,
-                )
-                for one in schema.types
+        self.sides = nn.ModuleList(
+            SideBySide(
+                one.num_features,
+                own,
+                widths,
+                smoothed=smoothed,
+                every_layer=side_by_side,
+                generator=generator,
             )
+            for one in schema.types
+            if side_by_side or own or smoothed
+        )
         self._widths = widths
 
     def _relation(self, direction: Direction) -> RelationSchema:
@@ -121,11 +120,9 @@ class TypedEncoder(LayeredEncoder):
 
     def part(self, node_type: str) -> SideBySide | None:
         """Returns what an embedding of a type holds; None: the result of the last layer alone."""
-        if self.sides is None:
+        if not self.sides:
             return None
-        found = self.sides[self._types.get(node_type, 0)]
-        assert isinstance(found, SideBySide)
-        return found
+        return cast("SideBySide", self.sides[self._types.get(node_type, 0)])
 
     def input_map(self, node_type: str) -> Tensor:
         """Returns M_t, ``[features, width of the first layer]``."""
@@ -145,7 +142,7 @@ class TypedEncoder(LayeredEncoder):
             edges = next(vectors) if self._relation(direction).num_edge_features else None
             messages[direction.receiver].append(Message(pooled, direction, edges))
         normal: list[Any] = [None] * len(self._types)
-        if activates and hasattr(self, "normalisations"):
+        if number < len(self.normalisations):
             normal = _held(self.normalisations, number)
         parts = zip(messages.items(), _held(self.own, number), normal, strict=True)
         activation = elu if activates else None
