@@ -269,12 +269,11 @@ class Live:
             named = ", ".join(graph.nodes)
             raise GraphError(f"{graph.name}: of which type are new nodes? One of {named}")
         node_type = graph.type(node_type or next(iter(graph.nodes))).name
-        self._around, self._weighted = Surroundings(graph), False
-        if fitted.schema.is_plain and graph.edge_weight is not None:
-            self._weighted = True
-            # As in `embed_graph`: if every weight is 1, edges have none.
-            if bool((graph.edge_weight == 1).all()):
-                graph = graph.replace(edge_weight=None)
+        self._around = Surroundings(graph)
+        self._weighted = fitted.schema.is_plain and graph.edge_weight is not None
+        # As in `embed_graph`: if every weight is 1, edges have none.
+        if self._weighted and bool((graph.edge_weight == 1).all()):
+            graph = graph.replace(edge_weight=None)
         self.graph, self.nodes = graph, graph.nodes[node_type]
         encoder: Any = fitted.encoder.to(device).eval()
         plain = fitted.schema.is_plain and isinstance(encoder, LayeredEncoder)

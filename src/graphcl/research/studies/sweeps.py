@@ -449,7 +449,6 @@ def _corruption_job(plan: Plan, dataset: str, method: str, seed: int) -> Job:
             for number, (kind, level) in enumerate(points[1:])
         ]
         known = tuple(one | {"settings": complete} for one in about)
-        assert graph.y is not None
         test = node_split(graph, graph.y, 0)[2]
         if not isinstance(system, Unsupervised):
             union = with_versions(graph, versions)
