@@ -75,7 +75,7 @@ from graphcl.version import versions
 
 LOCK = ".lock"
 T = TypeVar("T")
-Data = Graph | GraphCollection | Graph | PartitionedGraph
+Data = AnyGraph | PartitionedGraph
 # Embeddings, and the labelled nodes that they are of, to scores.
 Probe = Callable[[Any, Labelled], ProbeResult | MultilabelResult]
 

@@ -367,18 +367,12 @@ class Adjacency:
         rows = torch.repeat_interleave(nodes, self.indptr.diff(), output_size=len(self.indices))
         return torch.stack([self.indices[present], rows[present]])
 
-    @property
-    def own_weight(self) -> Tensor | float:
-        """The receivers' self-weights, ``[receivers, 1]``, or one number for all."""
-        if self.self_weight is None:
-            return 1.0 if self.within else 0.0
-        return self.self_weight[:, None]
-
     @cached_property
     def inverse_degree(self) -> Tensor:
         """One over each receiver's total weight, ``[receivers, 1]``; 0 where that is 0."""
         ones = self.weight.new_ones(self.pattern.senders, 1)
-        total = csr_matmul(self.indptr, self.indices, self.weight, ones) + self.own_weight
+        own = float(self.within) if self.self_weight is None else self.self_weight[:, None]
+        total = csr_matmul(self.indptr, self.indices, self.weight, ones) + own
         if self.within:
             return 1 / total
         return torch.where(total > 0, 1 / torch.where(total > 0, total, 1), 0)

@@ -57,10 +57,6 @@ class ColumnTransform:
         """Whether a zero stays a zero in every column, so that a sparse table stays sparse."""
         return not bool(self.shift.any())
 
-    def to(self, device: torch.device) -> "ColumnTransform":
-        """Returns the transform on a device."""
-        return ColumnTransform(*(part.to(device) for part in vars(self).values()))
-
     def divisors(self, rows: Tensor) -> Tensor:
         """Returns the length of each row's words, or 1 for a row without words."""
         return size_of_rows(rows[:, self.words], "unit")
