@@ -402,9 +402,7 @@ def _counted(level: Wanted, sizes: Mapping[str, int]) -> dict[str, int]:
 
 
 def _nodes(needed: Tensor | None, rows: slice, device: torch.device) -> Tensor:
-    if needed is not None:
-        return needed[rows]
-    return torch.arange(rows.start, rows.stop, device=device)
+    return torch.arange(rows.start, rows.stop, device=device) if needed is None else needed[rows]
 
 
 def _table(rows: Tensor, nodes: Tensor | None, size: int) -> Table:
