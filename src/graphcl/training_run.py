@@ -58,7 +58,6 @@ from graphcl.graphs.scaling import ColumnScaling
 from graphcl.opening import AnyGraph
 from graphcl.recipes import Recipe
 from graphcl.runs import files as runs
-from graphcl.runs.files import LOGS, GraphFacts, Scores, TrainingResult, read_training_result
 from graphcl.runs.nodes import (
     describe_nodes,
     lacks_embeddings,
@@ -107,7 +106,7 @@ def train_run(
     trackers: tuple[str, ...] = (),
     introduction: str = "",
     patience: timedelta | None = None,
-) -> TrainingResult | None:
+) -> runs.TrainingResult | None:
     """Trains `model` on `graph` and writes the run `out`; returns its result.
 
     Args:
@@ -140,7 +139,7 @@ def train_run(
         if resume and not overwrite and agree(lambda: _is_complete(out, model, origin), share):
             if isinstance(graph, PartitionedGraph):
                 _tidy_hosts(partial_folder(out), share, None)
-            return read_training_result(out) if share.first else None
+            return runs.read_training_result(out) if share.first else None
         if isinstance(graph, PartitionedGraph):
             stack.push(partial(_tidy_hosts, partial_folder(out), share))
         place = unfinished_run(out, overwrite=overwrite, resume=resume)
@@ -198,7 +197,7 @@ def embed_rows(
     return model.transform(graph, scratch=scratch)
 
 
-def _scores(z: Any, graph: Data, probe: Probe, out: Path) -> tuple[Scores | None, str | None]:
+def _scores(z: Any, graph: Data, probe: Probe, out: Path) -> tuple[runs.Scores | None, str | None]:
     """Returns the probe's scores, or the reason there are none: a graph needs no labels.
 
     Of a graph with types, they are those of the first type that has any, with its name; those of
@@ -258,7 +257,7 @@ def _is_complete(out: Path, model: GraphCL, origin: runs.Origin) -> bool:
         return False
     if (found, config.seed, config.origin) != (wanted, model.seed, origin):
         return False
-    read_training_result(out)  # or it is damaged
+    runs.read_training_result(out)  # or it is damaged
     if partial_folder(out).exists():
         with unfinished_run(out, overwrite=True):
             pass  # left by a process that died between finishing and tidying up
@@ -330,8 +329,8 @@ def _tidy_hosts(folder: Path, share: Share, error: object, *_: object) -> None:
 
 
 def _result(
-    model: GraphCL, graph: Data, source: str, scores: Scores | None, why: str | None
-) -> TrainingResult:
+    model: GraphCL, graph: Data, source: str, scores: runs.Scores | None, why: str | None
+) -> runs.TrainingResult:
     last, device = model.history_[-1], torch.device(model.device)
     health, found = model.health_, majority_sign(scores, asdict(model.recipe_))
     labelled = graph.labelled_type if isinstance(graph, Graph) else None
@@ -341,11 +340,11 @@ def _result(
     if isinstance(last, PartedMetrics):
         traffic = {key: asdict(last)[key] for key in ("sent_bytes", "cache_hits")}
     facts = (
-        GraphFacts.plain(graph.store, source)
+        runs.GraphFacts.plain(graph.store, source)
         if isinstance(graph, PartitionedGraph)
-        else GraphFacts.of(graph, source)
+        else runs.GraphFacts.of(graph, source)
     )
-    return TrainingResult(
+    return runs.TrainingResult(
         graph=facts,
         probe=scores,
         probe_skipped=why,
@@ -436,7 +435,7 @@ def unfinished_run(path: Path, *, overwrite: bool = False, resume: bool = False)
     try:
         with held:
             for entry in _own_entries(folder, path):
-                kept = entry.name.startswith("checkpoint-") or entry.name in LOGS
+                kept = entry.name.startswith("checkpoint-") or entry.name in runs.LOGS
                 if entry.name != LOCK and not (resume and kept):
                     shutil.rmtree(entry, ignore_errors=True)  # of a process that died while writing
             try:
@@ -457,7 +456,7 @@ def _own_entries(folder: Path, path: Path) -> list[Path]:
     return [
         entry
         for entry in folder.iterdir()
-        if entry.name.startswith(named) or entry.name in (LOCK, *LOGS)
+        if entry.name.startswith(named) or entry.name in (LOCK, *runs.LOGS)
     ]
 
 

@@ -17,7 +17,6 @@ from graphcl.estimator.fitted import Fitted
 from graphcl.files.atomic import whole_folder
 from graphcl.graphs.scaling import ColumnScaling
 from graphcl.runs import files as runs
-from graphcl.runs.files import read_result
 from graphcl.runs.versions import current_run
 from graphcl.version import package_version
 
@@ -36,7 +35,7 @@ def write_card(path: Path, run: Path, *, licence: str = "unknown") -> None:
     named = plain.isascii() and plain.isalnum()
     require(named, "export", option("licence"), "a short name", licence)
     run = current_run(run)
-    fitted, result = Fitted.read(run), read_result(run)
+    fitted, result = Fitted.read(run), runs.read_result(run)
     encoder: Any = fitted.encoder
     recipe, scaling = asdict(fitted.components.recipe), fitted.scaling.table
     config = {

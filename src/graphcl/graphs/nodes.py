@@ -6,9 +6,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
-from graphcl.arrays import Booleans, Floats, Integers
+from graphcl.arrays import Array, Booleans, Floats, Integers
 from graphcl.errors import GraphError, counted, require
 from graphcl.store.columns import Ids, Names
 
@@ -47,12 +46,12 @@ class Nodes:
     name: str
     num_nodes: int
     x: "Floats | scipy.sparse.csr_array | None" = None
-    y: npt.NDArray[Any] | None = None
+    y: Array | None = None
     train_mask: Booleans | None = None
     val_mask: Booleans | None = None
     test_mask: Booleans | None = None
     splits: Booleans | None = None
-    node_ids: npt.NDArray[Any] | Names | None = None
+    node_ids: Array | Names | None = None
     class_names: tuple[str, ...] = ()
     preparation: Any = None
     degree: Integers | None = None
@@ -105,7 +104,7 @@ class Nodes:
         return self.class_names[number] if known else f"class {number}"
 
     @property
-    def split_codes(self) -> npt.NDArray[np.uint8] | None:
+    def split_codes(self) -> Array | None:
         """For each node 0 none, 1 train, 2 validation, 3 test; None without a split."""
         if not (self.has_split or self.split_gap):  # half a split is no reason to draw another
             return None

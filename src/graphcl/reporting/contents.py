@@ -37,7 +37,6 @@ from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.reporting.projection import NEIGHBOURS, principal, project, usable_method
 from graphcl.runs import files as runs
-from graphcl.runs.files import GraphFacts, read_answer_table, read_answers, read_result
 from graphcl.runs.nodes import SPLITS, describe_nodes, read_nodes, type_folder
 from graphcl.runs.versions import current_run, run_root
 from graphcl.seeding import derive
@@ -274,7 +273,7 @@ class Sharded:
 
         `labelled` is a graph of the labels of the scored nodes, or None.
         """
-        facts = GraphFacts.plain(read_store(Path(self._path)), self._path)
+        facts = runs.GraphFacts.plain(read_store(Path(self._path)), self._path)
         of_others = ("effective_rank", "mean_cosine", "probe", "probe_skipped", "warnings")
         kept = {key: value for key, value in result.items() if key not in of_others}
         scores = probe_scores(self.z[self.scored], labelled, "no node has a label")
@@ -326,7 +325,7 @@ def gather(
     """
     run = current_run(run)
     config, folder = runs.read_config(run), run
-    result = result or read_result(run)
+    result = result or runs.read_result(run)
     if node_type is not None:
         folder, result = type_folder(run, node_type), _of_type(run, result, node_type)
     z: Any = runs.read_embeddings(folder) if sharded is None else sharded.z
@@ -357,7 +356,7 @@ def gather(
     if len(points.rows) < len(z):
         notes.append(f"The map shows {len(points.rows):,} of {len(z):,} nodes, drawn at random.")
     _log.info("groups")
-    answers, (known, _) = read_answers(folder), columns(nodes)
+    answers, (known, _) = runs.read_answers(folder), columns(nodes)
     assigned = _kept_groups(folder, answers, nodes)
     if assigned is None:
         answers.pop("cluster", None)
@@ -385,7 +384,7 @@ def gather(
         fates=_fates(read_preparation(folder)),
         columns=known,
         assigned=assigned,
-        ranking=read_ranking(read_answer_table(folder, "predict"), predicted, ids),
+        ranking=read_ranking(runs.read_answer_table(folder, "predict"), predicted, ids),
         title=title,
         note=note,
     )
@@ -393,7 +392,7 @@ def gather(
 
 def _kept_groups(folder: Path, answers: dict[str, dict[str, Any]], nodes: Nodes) -> Array | None:
     """Returns the groups that `graphcl cluster` gave these nodes; None if none are kept."""
-    table = read_answer_table(folder, "cluster")
+    table = runs.read_answer_table(folder, "cluster")
     ids, kept = (list(map(str, some)) for some in (nodes.ids[:].tolist(), table.get("id", [])))
     same = "cluster" in answers and ids == kept
     numbers = table.get("group", [])

@@ -45,7 +45,6 @@ from graphcl.reporting.contents import (
     probe_scores,
 )
 from graphcl.runs import files as runs
-from graphcl.runs.files import GraphFacts
 from graphcl.runs.nodes import type_folder
 from graphcl.tabular.originals import Original, originals
 from graphcl.tabular.preparation import CATEGORY, TEXT
@@ -445,7 +444,7 @@ def _measured(run: Path, graph: AnyGraph, node_type: str | None) -> dict[str, An
     if scores["probe"] is not None and node_type:
         scores["probe"] = {"type": node_type, **scores["probe"]}
     return {
-        "graph": asdict(GraphFacts.of(graph, graph.name)),
+        "graph": asdict(runs.GraphFacts.of(graph, graph.name)),
         "seed": runs.read_config(run).seed,
         "versions": versions(),
         **({"train_seconds": metrics[-1]["seconds"]} if metrics else {}),

@@ -37,7 +37,6 @@ from graphcl.research.systems.system import (
     silent,
 )
 from graphcl.runs import files as runs
-from graphcl.runs.files import BaselineResult, GraphFacts
 from graphcl.runs.nodes import describe_nodes, write_nodes
 from graphcl.settings import PROBE_STEPS
 from graphcl.version import versions
@@ -97,7 +96,7 @@ def train_baseline(
     device: torch.device,
     overwrite: bool = False,
     on_epoch: OnEpoch = silent,
-) -> BaselineResult:
+) -> runs.BaselineResult:
     """Trains a system once and writes its run `out`; returns its result.
 
     Args:
@@ -136,8 +135,8 @@ def train_baseline(
         why = str(error)
     sign, z = majority_sign(scores, about["settings"], name), trial.embeddings
     measured = z is not None and len(z) > 1 and bool(np.isfinite(z).all())
-    result = BaselineResult(
-        graph=GraphFacts.of(graph, origin.graph),
+    result = runs.BaselineResult(
+        graph=runs.GraphFacts.of(graph, origin.graph),
         method=name,
         settings=about["settings"],
         scores=scores,
