@@ -133,8 +133,13 @@ class TrainingWarning(UserWarning):
 
 # In the environment while a command runs, so that its threads and its processes know it.
 _COMMAND = "GRAPHCL_COMMAND"
-_NAMES = {"node_type": "type", "layout": "map", "cache_bytes": "cache", "settings": "set"}
-_NAMES |= {"using": "with"}
+_NAMES = {
+    "node_type": "type",
+    "layout": "map",
+    "cache_bytes": "cache",
+    "settings": "set",
+    "using": "with",
+}
 _LISTS = ("one_hot", "text", "date", "ignore")  # keywords that take several columns
 
 

@@ -73,8 +73,11 @@ class Links(Answer):
 
     def columns(self) -> dict[str, Any]:
         """Returns the table that `graphcl links` writes."""
-        table: dict[str, Any] = {"source": self.source, "target": self.target}
-        table["score"] = self.scores.astype(np.float32)
+        table: dict[str, Any] = {
+            "source": self.source,
+            "target": self.target,
+            "score": self.scores.astype(np.float32),
+        }
         if self.linked is not None and self.linked.any():
             table["linked"] = self.linked
         return table if self.why is None else table | {"why": self.why}

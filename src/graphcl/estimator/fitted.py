@@ -99,9 +99,12 @@ class Components:
         Raises:
             ParameterError: an encoder of the caller's own does not state its layers for each type.
         """
-        options: Any = {"dim": self.recipe.dim, "layers": self.recipe.layers}
-        options |= {"generator": generator(seed, "weights")}
-        options |= {key: getattr(self.recipe, key) for key in ENCODER_OPTIONS}
+        options: Any = {
+            "dim": self.recipe.dim,
+            "layers": self.recipe.layers,
+            "generator": generator(seed, "weights"),
+            **{key: getattr(self.recipe, key) for key in ENCODER_OPTIONS},
+        }
         if not schema.is_plain and self.own_encoder is None:
             return TypedEncoder(schema, **options)
         chosen: Any = ENCODERS.resolve(self.recipe.encoder, self.own_encoder)

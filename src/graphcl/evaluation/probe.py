@@ -108,9 +108,15 @@ def cross_validate(
     if error is None:
         few = " to hold some out" if several else ": two classes need two each"
         raise GraphError(f"probe: too few labelled nodes{few}")
-    found: Any = {name: getattr(error, name) for name in ("accuracy", "micro_f1", "macro_f1")}
-    found |= {"split": CROSS_VALIDATION, "nodes": (len(labelled), 0, error.nodes)}
-    found |= {"folds": error.folds, "majority": error.majority}
+    found: Any = {
+        "accuracy": error.accuracy,
+        "micro_f1": error.micro_f1,
+        "macro_f1": error.macro_f1,
+        "split": CROSS_VALIDATION,
+        "nodes": (len(labelled), 0, error.nodes),
+        "folds": error.folds,
+        "majority": error.majority,
+    }
     if codes is None:
         strength = 1 / (probe.strength * len(labelled))
         tried: Any = {"strength": strength, "strengths": (), "steps": 0, "optimiser": ""}

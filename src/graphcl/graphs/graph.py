@@ -203,8 +203,12 @@ class Graph(NoArray):
             name: the graph's name in messages.
             about: masks, ``node_ids`` and ``class_names``.
         """
-        edges = {"edge_index": edge_index, "edge_weight": edge_weight}
-        edges |= {"edge_features": edge_features, "undirected": False}
+        edges = {
+            "edge_index": edge_index,
+            "edge_weight": edge_weight,
+            "edge_features": edge_features,
+            "undirected": False,
+        }
         nodes = {node_type: {"x": x, "y": y, **about}}
         return cls.from_edges(nodes, {(node_type, relation, node_type): edges}, name=name)
 
@@ -518,8 +522,11 @@ class Graph(NoArray):
             return ", ".join([*parts, *filter(None, [self.only_type.described_labels])])
         parts = []
         for name, one in self.nodes.items():
-            own = [counted(one.num_nodes, "node"), counted(one.num_features, "feature")]
-            own += filter(None, [one.described_labels])
+            own = [
+                counted(one.num_nodes, "node"),
+                counted(one.num_features, "feature"),
+                *filter(None, [one.described_labels]),
+            ]
             parts.append(f"{name}: {', '.join(own)}")
         parts += [
             f"{one.source} {one.name} {one.target}: {counted(one.num_edges, 'edge')}"

@@ -171,8 +171,11 @@ def _say_left_out(names: Sequence[str], advice: str = "") -> None:
 _OF_NODES = {name: name for name in ("x", "y", "train_mask", "val_mask", "test_mask")}
 _OF_GRAPH = {"edge_index": "edge_index", "edge_weight": "edge_weight", **_OF_NODES}
 _OF_TYPE = {"node_ids": "node_ids", **_OF_NODES}
-_OF_RELATION = {"edge_index": "edge_index", "edge_weight": "edge_weight"}
-_OF_RELATION |= {"edge_attr": "edge_features"}
+_OF_RELATION = {
+    "edge_index": "edge_index",
+    "edge_weight": "edge_weight",
+    "edge_attr": "edge_features",
+}
 
 
 def arrays_from_hetero(data: Any) -> tuple[Kinds, Kinds]:

@@ -145,9 +145,12 @@ class CudaGraphStep:
         if key not in self._recorded:
             graph = torch.cuda.CUDAGraph()
             graph.register_generator_state(self._generator)
-            where: Any = {"pool": self._pool, "stream": self._stream}
-            # Other threads of the process may train meanwhile.
-            where |= {"capture_error_mode": "thread_local"}
+            where: Any = {
+                "pool": self._pool,
+                "stream": self._stream,
+                # Other threads of the process may train meanwhile.
+                "capture_error_mode": "thread_local",
+            }
             with _ONE_AT_A_TIME, torch.cuda.graph(graph, **where):
                 result = self._step(batch)
             self._recorded[key] = graph, result  # at last: a failed recording is made again

@@ -158,8 +158,12 @@ def _scorings(
     """Trains a system once and scores it in every regime; `about` has the rows of each."""
     graph, method = load(), system.method("")
     if isinstance(method, SplitBySplit):
-        known: Row = {"method": system.name, "title": system.title, "settings": settings_of(method)}
-        known["runs_identical"] = system.deterministic
+        known: Row = {
+            "method": system.name,
+            "title": system.title,
+            "settings": settings_of(method),
+            "runs_identical": system.deterministic,
+        }
         for labels, one in about.items():
             score = partial(_learned, method, graph.flatten(), labels, seed)
             yield Scoring((one | known,), score)

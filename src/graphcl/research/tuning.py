@@ -267,11 +267,9 @@ def _score(optuna: Any, trial: Any, search: Search, scores: dict[int, float]) ->
 
 def _distributions(optuna: Any, search: Search) -> dict[str, Any]:  # Optuna's own objects
     kinds = optuna.distributions
-    space: dict[str, Any] = {
-        key: kinds.FloatDistribution(low, high, step=STEP) for key, (low, high) in RANGES.items()
-    }
-    space |= {key: kinds.CategoricalDistribution(values) for key, values in CHOICES.items()}
-    return {key: kind for key, kind in space.items() if key not in search.fixed}
+    ranges = {key: kinds.FloatDistribution(*ends, step=STEP) for key, ends in RANGES.items()}
+    choices = {key: kinds.CategoricalDistribution(values) for key, values in CHOICES.items()}
+    return {key: kind for key, kind in (ranges | choices).items() if key not in search.fixed}
 
 
 def _state(optuna: Any, state: str) -> Any:

@@ -8,7 +8,7 @@ of other types are negatives that are told apart by their type alone.
 import math
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -329,18 +329,18 @@ def train(
     parts = (encoder, perturbation, loss)
     recordable = on_gpu and share.world == 1
     recordable = recordable and all(getattr(part, "recordable", False) for part in parts)
-    recorded = CudaGraphStep(update, generator) if recordable else None
+    recording: Any = closing(CudaGraphStep(update, generator)) if recordable else nullcontext()
 
     def seeded(batch: Batch) -> Tensor:
         # By the step's number alone: done again in smaller blocks, a step draws the same views.
         generator.manual_seed(derive(seed, "views", state.epoch, state.step))
         if recorded is None or batch.recorded_as is None:
             return update(batch)
-        return recorded(batch, batch.recorded_as)
+        return cast("Tensor", recorded(batch, batch.recorded_as))
 
     began = time.perf_counter() - state.seconds
     encoder.train()
-    try:
+    with recording as recorded:
         while state.epoch < state.epochs:
             batches: Any = source.epoch(
                 state.epoch, seed, perturbation=perturbation, first=state.step, share=share
@@ -365,9 +365,6 @@ def train(
             )
             on_epoch(metrics)
             on_step(state)
-    finally:
-        if recorded is not None:
-            recorded.close()
 
 
 class _Encode(nn.Module):
