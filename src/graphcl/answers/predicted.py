@@ -369,8 +369,13 @@ class Estimates(Predicted):
         values = truth.targets[self.rows][tested]
         inside = (self.low[tested] <= values) & (values <= self.high[tested])
         level = LEVEL if self.error is None else self.error.level
-        how: Any = {"coverage": float(inside.mean()), "level": level, "how": "held-out nodes"}
-        return measure_number(self.values[tested], values, **how)
+        return measure_number(
+            self.values[tested],
+            values,
+            coverage=float(inside.mean()),
+            level=level,
+            how="held-out nodes",
+        )
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)

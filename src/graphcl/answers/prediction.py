@@ -236,8 +236,13 @@ def predict_known(
         """Measures answers for labelled nodes that were held out, on some of these."""
         if known.number:
             return measure_number(found[some], truth[some], level=level)
-        how: Any = {"nodes": int(some.sum()), "weight": None if weight is None else weight[some]}
-        return measure(_reweighted(found[some], factor), truth[some], known.several, **how)
+        return measure(
+            _reweighted(found[some], factor),
+            truth[some],
+            known.several,
+            nodes=int(some.sum()),
+            weight=None if weight is None else weight[some],
+        )
 
     ours, told, tested = learned.probe.error, _told(learned.probe.held_out), _told(held)
     if factor is not None and told.any():
@@ -315,8 +320,9 @@ def _rivals(known: KnownLabels, graph: Any, ids: Any, seed: int) -> list[Rival]:
     labelled = np.flatnonzero(known.known)
     means = neighbour_means(graph)
     near = None if means is None else means[labelled] @ x
-    how: Any = {"kind": known.kind, "seed": seed, "names": ids[labelled]}
-    return plain_rivals(x[labelled], near, known.targets[labelled], **how)
+    return plain_rivals(
+        x[labelled], near, known.targets[labelled], kind=known.kind, seed=seed, names=ids[labelled]
+    )
 
 
 def _by_rival(rival: Rival, graph: Any, rows: Array) -> Array:

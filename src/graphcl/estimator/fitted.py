@@ -151,14 +151,24 @@ class Components:
     @property
     def perturbation(self) -> Perturbation:
         """The distribution that views are drawn from."""
-        rates = {"edge_drop": self.recipe.edge_drop, "feature_drop": self.recipe.feature_drop}
-        return _ready(PERTURBATIONS, self.recipe.perturbation, self.own_perturbation, **rates)  # type: ignore[no-any-return]
+        return _ready(  # type: ignore[no-any-return]
+            PERTURBATIONS,
+            self.recipe.perturbation,
+            self.own_perturbation,
+            edge_drop=self.recipe.edge_drop,
+            feature_drop=self.recipe.feature_drop,
+        )
 
     @property
     def loss(self) -> Loss:
         """What training minimises."""
-        values = {"temperature": self.recipe.temperature, "precision": self.recipe.precision}
-        return _ready(LOSSES, self.recipe.loss, self.own_loss, **values)  # type: ignore[no-any-return]
+        return _ready(  # type: ignore[no-any-return]
+            LOSSES,
+            self.recipe.loss,
+            self.own_loss,
+            temperature=self.recipe.temperature,
+            precision=self.recipe.precision,
+        )
 
     def _overrides(self, graph: Graph, key: str) -> dict[Key, Any]:
         """Returns what the recipe says otherwise for relations, which the graph has."""
@@ -264,8 +274,13 @@ class Components:
             )
         if chosen.name == "full":
             among = share if divides else ALONE
-            options: Any = {"batch_nodes": recipe.batch_nodes, "contrast": recipe.contrast}
-            return FullGraph.of(prepared, device=device, divided=among, **options), chosen
+            return FullGraph.of(
+                prepared,
+                device=device,
+                divided=among,
+                batch_nodes=recipe.batch_nodes,
+                contrast=recipe.contrast,
+            ), chosen
         sampled = SampledGraph.of(
             graph,
             device=device,
@@ -524,8 +539,16 @@ class Fitted:
             scaling = Scaling.read(word, schema, kept)
         with _named(turned):
             alignment = Alignment.from_tensors(read_tensors(turned)) if config.aligned else None
-        about: Any = {"seconds": history[-1].seconds if history else 0.0, "alignment": alignment}
-        return cls(components, encoder, schema, scaling, seed, history, **about)
+        return cls(
+            components,
+            encoder,
+            schema,
+            scaling,
+            seed,
+            history,
+            seconds=history[-1].seconds if history else 0.0,
+            alignment=alignment,
+        )
 
 
 # The estimator's attributes that end in an underscore.

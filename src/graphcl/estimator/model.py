@@ -373,9 +373,16 @@ class GraphCL(SklearnTransformer):
         encoder = components.new_encoder(first.schema, seed=seed).to(device)
         mode = decided[0]._replace(reason="as begun") if saved else decided[0]
         fitted = Fitted(components, encoder, first.schema, first.scaling, seed, [], mode=mode)
-        about: Any = {"trained": trained, "modes": [mode.name for mode in decided]}
         perturbation = components.perturbation_of(graphs[0])
-        return Task.of(fitted, prepared, source, perturbation, device=device, **about), saved
+        return Task.of(
+            fitted,
+            prepared,
+            source,
+            perturbation,
+            device=device,
+            trained=trained,
+            modes=[mode.name for mode in decided],
+        ), saved
 
     def transform(
         self,
@@ -549,7 +556,13 @@ class GraphCL(SklearnTransformer):
         fitted = Fitted.read(
             folder, own_encoder=encoder, own_perturbation=perturbation, own_loss=loss
         )
-        own: Any = {"encoder": encoder, "perturbation": perturbation, "loss": loss}
-        model = cls(fitted.components.recipe, seed=fitted.seed, device=device, **own)
+        model = cls(
+            fitted.components.recipe,
+            seed=fitted.seed,
+            device=device,
+            encoder=encoder,
+            perturbation=perturbation,
+            loss=loss,
+        )
         model._fitted = fitted
         return model

@@ -119,8 +119,14 @@ def cross_validate(
     }
     if codes is None:
         strength = 1 / (probe.strength * len(labelled))
-        tried: Any = {"strength": strength, "strengths": (), "steps": 0, "optimiser": ""}
-        return MultilabelResult(val_micro_f1=error.micro_f1, **found, **tried), held
+        return MultilabelResult(
+            val_micro_f1=error.micro_f1,
+            **found,
+            strength=strength,
+            strengths=(),
+            steps=0,
+            optimiser="",
+        ), held
     there = ~np.isnan(probe.held_out).any(axis=1)
     guess, truth = probe.held_out[there], codes[there]
     found["majority"] = majority_share(truth)
@@ -357,8 +363,7 @@ def f1(y: Array, predicted: Array, average: str = "macro", weight: Array | None 
     """Returns scikit-learn's F1 score; a class that neither array has scores 0."""
     from sklearn.metrics import f1_score
 
-    options: Any = {"average": average, "zero_division": 0, "sample_weight": weight}
-    return float(f1_score(y, predicted, **options))
+    return float(f1_score(y, predicted, average=average, zero_division=0, sample_weight=weight))
 
 
 def standardiser(z: Array) -> Callable[[Array], Array]:

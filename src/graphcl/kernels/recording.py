@@ -44,8 +44,10 @@ class _Recording:
         # The eager backward passes do not count, because they ran on another thread.
         function(inputs, *args)
         # Other threads may allocate meanwhile: one of them prepares the next minibatch.
-        how: Any = {"stream": stream, "capture_error_mode": "thread_local"}
-        with _ONE_AT_A_TIME, torch.cuda.graph(self._graph, **how):
+        with (
+            _ONE_AT_A_TIME,
+            torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"),
+        ):
             self._results = function(self._inputs, *args)
 
     def __call__(self, inputs: Tensors) -> Tensors:
@@ -145,13 +147,13 @@ class CudaGraphStep:
         if key not in self._recorded:
             graph = torch.cuda.CUDAGraph()
             graph.register_generator_state(self._generator)
-            where: Any = {
-                "pool": self._pool,
-                "stream": self._stream,
-                # Other threads of the process may train meanwhile.
-                "capture_error_mode": "thread_local",
-            }
-            with _ONE_AT_A_TIME, torch.cuda.graph(graph, **where):
+            # Other threads of the process may train meanwhile.
+            with (
+                _ONE_AT_A_TIME,
+                torch.cuda.graph(
+                    graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+                ),
+            ):
                 result = self._step(batch)
             self._recorded[key] = graph, result  # at last: a failed recording is made again
         graph, result = self._recorded[key]

@@ -283,8 +283,14 @@ def _page(
     if left:
         without = f"The page would be too large with all columns; without: {', '.join(left)}."
         notes = [*notes, without]
-    how: Any = {"digest": script_digest(script), "script": script, "data": script_json(data)}
-    return report(contents, columns, notes=notes, **how)
+    return report(
+        contents,
+        columns,
+        notes=notes,
+        digest=script_digest(script),
+        script=script,
+        data=script_json(data),
+    )
 
 
 def map_section(contents: Contents) -> str:
@@ -429,8 +435,17 @@ def write_page(
     if graph is not None and not (run / runs.RESULT).is_file():
         result = _measured(run, graph, node_type)
     own = None if node_type is not None else graph
-    about: Any = {"why": why, "node_type": node_type, "sharded": sharded, "result": result}
-    contents = gather(run, own, method=layout, seed=seed, **about, **shown)
+    contents = gather(
+        run,
+        own,
+        method=layout,
+        seed=seed,
+        why=why,
+        node_type=node_type,
+        sharded=sharded,
+        result=result,
+        **shown,
+    )
     text = render(contents).encode("utf-8", "replace")
     write_whole(path, text)
     return Page(path, len(text), len(contents.points.rows))

@@ -228,8 +228,9 @@ def tensorboard_log(folder: Path) -> Iterator[OnEpoch]:
     Raises:
         MissingExtraError: TensorBoard is not installed.
     """
-    of_log = {"feature": "a TensorBoard log", "extra": "tensorboard"}
-    tensorboard = import_extra("torch.utils.tensorboard", **of_log)
+    tensorboard = import_extra(
+        "torch.utils.tensorboard", feature="a TensorBoard log", extra="tensorboard"
+    )
     began = time.time()
     print(f"watch it with: tensorboard --logdir {folder}", file=sys.stderr, flush=True)
     with closing(tensorboard.SummaryWriter(str(folder), flush_secs=10)) as writer:

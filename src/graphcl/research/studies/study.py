@@ -198,8 +198,7 @@ def draw_by(name: str, label: str, xscale: str, rows: Sequence[Row]) -> Any:
         line | {"title": title_of(text(line, "graph")), "panel": ""}
         for line in averages(rows, ("graph", name))
     ]
-    labels = {"xlabel": label, "ylabel": SCORE}
-    return plot(lines, x=name, by="title", panel="panel", xscale=xscale, **labels)
+    return plot(lines, x=name, by="title", panel="panel", xscale=xscale, xlabel=label, ylabel=SCORE)
 
 
 def load_one_graph(dataset: str) -> Graph:

@@ -74,8 +74,14 @@ _by_drops = partial(averages, by=("graph", "edge_drop", "feature_drop"))
 
 def _draw_perturbation(rows: Sequence[Row]) -> Any:
     lines = [line | {"dropped": f"feature_drop {line['feature_drop']}"} for line in _by_drops(rows)]
-    labels = {"xlabel": "probability that an edge is dropped", "ylabel": SCORE}
-    return plot(lines, x="edge_drop", by="dropped", panel="graph", **labels)
+    return plot(
+        lines,
+        x="edge_drop",
+        by="dropped",
+        panel="graph",
+        xlabel="probability that an edge is dropped",
+        ylabel=SCORE,
+    )
 
 
 def _batch_jobs(plan: Plan) -> list[Job]:
@@ -346,8 +352,16 @@ def _draw_complexity(rows: Sequence[Row]) -> Any:
     for line in _complexity_summary(rows):
         slope = "" if line["exponent"] is None else f": N^{line['exponent']:.2f}"
         lines.append(line | {"curve": f"{WHAT[text(line, 'mode')]}, {line['device']}{slope}"})
-    settings = {"xscale": "log", "yscale": "log", "xlabel": "nodes N", "ylabel": "seconds"}
-    return plot(lines, x="nodes", by="curve", panel="graph", **settings)
+    return plot(
+        lines,
+        x="nodes",
+        by="curve",
+        panel="graph",
+        xscale="log",
+        yscale="log",
+        xlabel="nodes N",
+        ylabel="seconds",
+    )
 
 
 COMPLEXITY = Study(
@@ -484,8 +498,14 @@ def _draw_corruption(rows: Sequence[Row]) -> Any:
         for kind in KINDS
         if line["method"] == method and line["kind"] in ("none", kind)
     ]
-    labels = {"xlabel": "share that is missing or added", "ylabel": SCORE}
-    return plot(lines, x="level", by="title", panel="panel", **labels)
+    return plot(
+        lines,
+        x="level",
+        by="title",
+        panel="panel",
+        xlabel="share that is missing or added",
+        ylabel=SCORE,
+    )
 
 
 CORRUPTION = Study(
