@@ -49,10 +49,13 @@ def reset_peak_memory(device: torch.device) -> None:
 
 def available_memory_bytes(device: torch.device) -> int:
     """Returns the free memory of a GPU, or what this process can still allocate."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory_bytes()
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return free_memory_bytes()
 
 
 def peak_memory_bytes(device: torch.device) -> int:
     """Returns the peak of allocated GPU memory, or of this process's resident memory."""
-    on_gpu = device.type == "cuda"
-    return torch.cuda.max_memory_allocated(device) if on_gpu else peak_resident_bytes()
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return peak_resident_bytes()

@@ -324,4 +324,5 @@ def _sum_bucket(
     bucket: dist.GradBucket,  # type: ignore[name-defined]  # DDP checks this annotation
 ) -> torch.futures.Future[torch.Tensor]:
     work: Any = dist.all_reduce(bucket.buffer(), async_op=True)
-    return work.get_future().then(lambda f: f.value()[0])  # type: ignore[no-any-return]
+    summed: torch.futures.Future[torch.Tensor] = work.get_future().then(lambda f: f.value()[0])
+    return summed

@@ -129,12 +129,12 @@ def embed_graph(
     }
     # Means with weights are products of matrices, which take a table in float32.
     stored = device.type == "cpu" and all(one.weight is None for one in edges.values())
-    x: dict[str, Features | StoredFeatures] = {
-        name: stored_features(one.x, feature_scaling=scalings[name])
-        if stored and not scipy.sparse.issparse(one.x)
-        else feature_tensor(one.x, device=device, feature_scaling=scalings[name])
-        for name, one in graph.nodes.items()
-    }
+    x: dict[str, Features | StoredFeatures] = {}
+    for name, one in graph.nodes.items():
+        if stored and not scipy.sparse.issparse(one.x):
+            x[name] = stored_features(one.x, feature_scaling=scalings[name])
+        else:
+            x[name] = feature_tensor(one.x, device=device, feature_scaling=scalings[name])
     if device.type == "cpu" and scratch is not None:
         widths = [max(layer.outputs for layer in level.values()) for level in levels]
         beside = 0 if width == widths[-1] else width

@@ -402,7 +402,9 @@ def _counted(level: Wanted, sizes: Mapping[str, int]) -> dict[str, int]:
 
 
 def _nodes(needed: Tensor | None, rows: slice, device: torch.device) -> Tensor:
-    return torch.arange(rows.start, rows.stop, device=device) if needed is None else needed[rows]
+    if needed is not None:
+        return needed[rows]
+    return torch.arange(rows.start, rows.stop, device=device)
 
 
 def _table(rows: Tensor, nodes: Tensor | None, size: int) -> Table:

@@ -418,8 +418,9 @@ class Run:
         """Returns the relation of a graph with types that links are of; None for a plain graph."""
         from graphcl.answers.linking import meant_relation
 
-        meant = self.types or name is not None
-        return meant_relation(self.one_graph(), name) if meant else None
+        if not self.types and name is None:
+            return None
+        return meant_relation(self.one_graph(), name)
 
     @of_one_version
     def evaluate_links(

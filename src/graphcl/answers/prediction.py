@@ -178,7 +178,8 @@ def predict_nodes(
                 f"{name}: has no split; {option('learn', 'train')} needs train and test nodes"
             )
         found: Any = predict_known(z, own.ids, truth.only(np.isin(split, (1, 2))), **asked)
-        return replace(found, test=found.score(truth))  # type: ignore[no-any-return]
+        scored: Predictions | Estimates = replace(found, test=found.score(truth))
+        return scored
     if truth.known.all() and isinstance(nodes, str) and nodes != "all":
         too = "--all predicts them too" if is_command() else "nodes='all' predicts them too"
         hide = "" if split is None else f"; {option('learn', 'train')} hides those of test nodes"

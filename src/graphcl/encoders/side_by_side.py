@@ -95,7 +95,8 @@ def principal_directions(x: Tensor, count: int, generator: torch.Generator) -> T
     chosen: Tensor = vectors.flip(1)[:, :count][:, kept].to(x)
     if not wide:
         return chosen
-    return torch.linalg.qr(x.T @ chosen)[0]  # type: ignore[no-any-return]
+    turned: Tensor = torch.linalg.qr(x.T @ chosen)[0]
+    return turned
 
 
 def _products(rows: Tensor) -> Tensor:
@@ -108,7 +109,8 @@ def _products(rows: Tensor) -> Tensor:
 
 
 def _random_basis(size: int, generator: torch.Generator) -> Tensor:
-    return torch.linalg.qr(torch.randn(size, size, generator=generator))[0]  # type: ignore[no-any-return]
+    basis: Tensor = torch.linalg.qr(torch.randn(size, size, generator=generator))[0]
+    return basis
 
 
 class SideBySide(nn.Module):

@@ -120,8 +120,9 @@ class TypedEncoder(LayeredEncoder):
 
     def part(self, node_type: str) -> SideBySide | None:
         """Returns what an embedding of a type holds; None: the result of the last layer alone."""
-        place = self._types.get(node_type, 0)
-        return cast("SideBySide", self.sides[place]) if self.sides else None
+        if not self.sides:
+            return None
+        return cast("SideBySide", self.sides[self._types.get(node_type, 0)])
 
     def input_map(self, node_type: str) -> Tensor:
         """Returns M_t, ``[features, width of the first layer]``."""

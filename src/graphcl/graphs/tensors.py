@@ -201,7 +201,8 @@ def edge_vectors(
     if not len(vectors):
         return torch.zeros(0, vectors.shape[1], device=device)
     chosen = scaling.edges.get(key, "none") if isinstance(scaling, Scaling) else "none"
-    return feature_tensor(vectors, device=device, feature_scaling=chosen)  # type: ignore[return-value]
+    found: Any = feature_tensor(vectors, device=device, feature_scaling=chosen)
+    return found  # type: ignore[no-any-return]
 
 
 def feature_tensor(

@@ -106,7 +106,9 @@ def as_float(value: Any) -> Any:
 
 @overload(as_float, inline="always")
 def _as_float(value: Any) -> Any:
-    return _half if value == types.uint16 else _single
+    if value == types.uint16:
+        return _half
+    return _single
 
 
 def _single(value: Any) -> Any:
@@ -138,7 +140,9 @@ def row_of(table: Any, row: Any, buffer: Any) -> Any:
 
 @overload(row_of, inline="always")
 def _row_of(table: Any, row: Any, buffer: Any) -> Any:  # noqa: ARG001 (numba passes types)
-    return _plain_row if hasattr(table, "ndim") else _transformed_row
+    if hasattr(table, "ndim"):
+        return _plain_row
+    return _transformed_row
 
 
 def _plain_row(table: Any, row: Any, buffer: Any) -> Any:  # noqa: ARG001

@@ -163,7 +163,9 @@ class Cell:
     @property
     def difference(self) -> float | None:
         """Ours less the paper's."""
-        return None if self.mean is None or self.paper is None else self.mean - self.paper
+        if self.mean is None or self.paper is None:
+            return None
+        return self.mean - self.paper
 
     @property
     def two_errors(self) -> float | None:

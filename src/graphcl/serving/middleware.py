@@ -267,7 +267,9 @@ def ticket(token: str) -> str:
 
 def _host(header: bytes) -> str:
     text = header.decode("latin-1").strip().lower()
-    return text[1:].partition("]")[0] if text.startswith("[") else text.partition(":")[0]
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.partition(":")[0]
 
 
 _HEADERS = [

@@ -104,7 +104,9 @@ def mask_columns(x: Features, rate: float, generator: torch.Generator) -> Featur
         return x
     columns, values = x.shape[1], x if isinstance(x, Tensor) else x.values
     keep = torch.rand(columns, generator=generator, device=values.device) >= rate
-    return x * keep if isinstance(x, Tensor) else x.with_values(x.values * keep[x.indices])
+    if isinstance(x, Tensor):
+        return x * keep
+    return x.with_values(x.values * keep[x.indices])
 
 
 def draw_view(

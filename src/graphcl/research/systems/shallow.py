@@ -7,7 +7,7 @@ a vector per node or word.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse
@@ -366,7 +366,7 @@ def random_walks(
 
 
 @parallel
-def _walk(indptr, indices, starts, word_0, word_1, walks):  # type: ignore[no-untyped-def]
+def _walk(indptr: Any, indices: Any, starts: Any, word_0: Any, word_1: Any, walks: Any) -> None:
     for row in prange(len(starts)):
         # Each walk has its own key: one 32-bit counter over all steps would repeat after 2^32.
         own_0 = draw_word(np.uint32(row), word_0, word_1)

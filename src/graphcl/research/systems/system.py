@@ -149,7 +149,8 @@ class System:
             key: typed(value, kinds[key], owner=self.name, key=key, texts=True)
             for key, value in given.items()
         }
-        return self.build(**(self.settings.get(dataset, {}) | read))  # type: ignore[no-any-return]
+        method: Method = self.build(**(self.settings.get(dataset, {}) | read))
+        return method
 
     def keys(self) -> list[str]:
         """Returns the names of the settings that `method` can change."""
@@ -186,7 +187,9 @@ def training_graph(data: Data, *, inductive: bool) -> Graph:
 
 def whole_graph(data: Data) -> Graph:
     """Returns all data as one graph; a collection is joined in the order of `graphs`."""
-    return disjoint_union(data.graphs, data.name) if isinstance(data, GraphCollection) else data
+    if isinstance(data, GraphCollection):
+        return disjoint_union(data.graphs, data.name)
+    return data
 
 
 @dataclass(frozen=True)
@@ -358,7 +361,9 @@ def targets(y: Integers, device: torch.device) -> Tensor:
 
 def supervised_loss(logits: Tensor, y: Tensor) -> Tensor:
     """Returns the cross-entropy; with several labels per node, binary, over all (node, label)."""
-    return (binary_cross_entropy_with_logits if y.ndim == 2 else cross_entropy)(logits, y)
+    if y.ndim == 2:
+        return binary_cross_entropy_with_logits(logits, y)
+    return cross_entropy(logits, y)
 
 
 def predicted(logits: Tensor, *, several: bool) -> Labels:

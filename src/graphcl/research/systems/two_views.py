@@ -179,7 +179,9 @@ def follow(target: nn.Module, online: nn.Module, rate: Tensor) -> None:
 
 def learning_rate_at(step: int, steps: int, warm_up: int) -> float:
     """Returns the factor of the learning rate: a linear rise, then a cosine down to 0."""
-    return step / warm_up if step < warm_up else cosine_decay((step - warm_up) / (steps - warm_up))
+    if step < warm_up:
+        return step / warm_up
+    return cosine_decay((step - warm_up) / (steps - warm_up))
 
 
 def follow_rate_at(step: int, steps: int, momentum: float) -> float:
