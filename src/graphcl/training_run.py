@@ -51,6 +51,7 @@ from graphcl.estimator.partitioned import PartitionedGraph
 from graphcl.evaluation.failure import majority_sign
 from graphcl.evaluation.logistic import MultilabelResult
 from graphcl.evaluation.probe import ProbeResult
+from graphcl.files.arrays import write_npy
 from graphcl.files.atomic import whole_file
 from graphcl.graphs.collection import GraphCollection, Labelled
 from graphcl.graphs.graph import Graph
@@ -390,7 +391,7 @@ def keep_embeddings(run: Path, graph: AnyGraph, *, device: str = "auto") -> None
             folder.mkdir(parents=True, exist_ok=True)
             write_nodes(folder, describe_nodes(graph, name))
             with whole_file(folder / runs.EMBEDDINGS) as staging:  # last: it says that all is there
-                np.save(staging, rows)
+                write_npy(staging, rows)
     except OSError as error:
         raise RunError(f"{run}: its embeddings cannot be kept ({error.strerror})") from None
 

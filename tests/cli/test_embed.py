@@ -1,5 +1,6 @@
 import csv
 import json
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -216,3 +217,19 @@ def test_what_does_not_fit_is_one_line(there, capsys, arguments, message):
     assert said.startswith("graphcl: ")
     assert message in said
     assert not Path("x").exists()
+
+
+@pytest.mark.parametrize("name", ["z.npy", "z.csv", "z.parquet"])
+def test_a_full_disk_is_said_with_the_file(trained, capsys, name):
+    """The old file stays. It was written with all that is imported: no cache may be cut off."""
+    words = ["embed", str(trained), "--overwrite", "--out", name]
+    assert run(words) == 0
+    before, size = Path(name).read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    capsys.readouterr()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, size[1]))
+    try:
+        said = fails(capsys, *words)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, size)
+    assert said.startswith(f"graphcl: {name}: ")
+    assert Path(name).read_bytes() == before

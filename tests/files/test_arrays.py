@@ -2,6 +2,7 @@ import gzip
 import io
 import os
 import pickle
+import resource
 import shutil
 import struct
 import zipfile
@@ -14,7 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphcl.errors import GraphCLError, GraphError
-from graphcl.files.arrays import advise_random_reads, create_npy, map_npy, read_npy, scratch_array
+from graphcl.files.arrays import (
+    advise_random_reads,
+    create_npy,
+    map_npy,
+    read_npy,
+    scratch_array,
+    write_npy,
+)
 from graphcl.graphs.npz import read_graph
 from tests.conftest import FUZZ
 from tests.forging import Hostile, described, npy, refused, zipped
@@ -49,6 +57,20 @@ def test_a_new_tables_space_is_reserved(tmp_path, rows):
     np.testing.assert_array_equal(np.load(path), np.full((rows, 4), 3.0))
 
 
+@pytest.mark.parametrize("rows", [20, 2000])
+def test_an_array_whose_last_bytes_find_no_room_is_not_passed_over(tmp_path, rows):
+    """A limit on file sizes stands for the disk."""
+    array, limit = np.zeros((rows, 4)), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (128 + array.nbytes - 8, limit[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            write_npy(tmp_path / "a.npy", array)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    write_npy(tmp_path / "a.npy", np.asfortranarray(array + 1))
+    np.testing.assert_array_equal(map_npy(tmp_path / "a.npy", GraphError), array + 1)
+
+
 def test_where_nothing_is_reserved_the_space_is_asked_for(tmp_path, monkeypatch):
     monkeypatch.delattr(os, "posix_fallocate")
     create_npy(tmp_path / "a.npy", (5, 4), np.float64)
@@ -58,8 +80,9 @@ def test_where_nothing_is_reserved_the_space_is_asked_for(tmp_path, monkeypatch)
         lambda: create_npy(tmp_path / "b.npy", (5, 4), np.float64),
         lambda: scratch_array((5, 4), np.float64, tmp_path),
     ):
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(OSError, match="No space left") as caught:
             create()
+        assert caught.value.filename in (str(tmp_path / "b.npy"), str(tmp_path))
 
 
 def test_where_the_kernel_takes_no_advice(tmp_path, monkeypatch):

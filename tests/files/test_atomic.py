@@ -356,3 +356,23 @@ def test_new_folders_are_checked(tmp_path, monkeypatch):
 
 def check(path, *, overwrite):
     check_new_folder(path, "run", "marker", RunError, overwrite=overwrite)
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left"), OSError("8 requested and 4 written")]
+)
+def test_an_error_names_what_is_being_written(tmp_path, error):
+    """The hidden entry is unknown to the user; NumPy and full disks name nothing at all."""
+    with pytest.raises(OSError, match=r"No space left|is the disk full") as caught:
+        half_a_file(tmp_path / "z.npy", error)
+    assert (caught.value.errno, caught.value.filename) == (error.errno, str(tmp_path / "z.npy"))
+    with (
+        pytest.raises(OSError, match="absent") as caught,
+        whole_folder(tmp_path / "run") as staging,
+    ):
+        write_whole(staging / "absent" / "a", "x")
+    assert caught.value.filename == str(tmp_path / "run" / "absent" / "a")
+    with pytest.raises(OSError, match="other") as caught, whole_file(tmp_path / "z.npy"):
+        (tmp_path / "other").read_text()
+    assert caught.value.filename == str(tmp_path / "other")
+    assert names(tmp_path) == []

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from graphcl.errors import RunError, demand, import_extra, option
 from graphcl.evaluation.unsupervised import empty_index, unit_rows
+from graphcl.files.arrays import write_npy
 from graphcl.files.atomic import check_new_file, check_new_folder, whole_file, whole_folder
 from graphcl.store.columns import Names
 
@@ -53,7 +54,7 @@ def write_embeddings(
         elif path.suffix == ".csv":
             _write_csv(staging, z, node_ids, first, types)
         else:
-            np.save(staging, z)
+            write_npy(staging, z)
 
 
 def _write_csv(

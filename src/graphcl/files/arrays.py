@@ -178,7 +178,7 @@ def scratch_array(shape: tuple[int, ...], dtype: Any, folder: Path | None) -> np
         return np.empty(shape, dtype=dtype)
     with tempfile.TemporaryFile(dir=folder) as file:
         mapped: npt.NDArray[Any] = np.memmap(file, dtype=dtype, mode="w+", shape=shape)
-        _reserve(file, mapped.nbytes)
+        _reserve(file, mapped.nbytes, folder)
         return mapped
 
 
@@ -190,20 +190,34 @@ def create_npy(path: Path, shape: tuple[int, ...], dtype: Any) -> "np.memmap[Any
     """
     table = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
     with path.open("r+b") as file:
-        _reserve(file, path.stat().st_size)
+        _reserve(file, path.stat().st_size, path)
     return table
 
 
-def _reserve(file: IO[bytes], size: int) -> None:
-    """Reserves disk space for a sparse file.
+def write_npy(path: Path, array: Any) -> None:
+    """Writes an array into a new file. `np.save` says nothing where its last bytes find no room.
+
+    Raises:
+        OSError: there is not enough space.
+    """
+    array = np.asarray(array)
+    create_npy(path, array.shape, array.dtype)[...] = array
+
+
+def _reserve(file: IO[bytes], size: int, named: Path) -> None:
+    """Reserves disk space for a sparse file; an error names the file, or the folder of one without.
 
     Without it, a process that writes to a mapped file is killed by SIGBUS when the disk is full.
     macOS reserves nothing: there, the space must be free now. On Windows no file is sparse.
     """
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(file.fileno(), 0, size)
-    elif hasattr(os, "statvfs") and shutil.disk_usage(file.fileno()).free < size:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, size)
+        elif hasattr(os, "statvfs") and shutil.disk_usage(file.fileno()).free < size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError as error:
+        error.filename = str(named)
+        raise
 
 
 def read_npz(

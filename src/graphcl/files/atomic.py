@@ -8,7 +8,8 @@ beside the target, flushed to the disk, and renamed:
     with whole_folder(path) as staging:
         (staging / "config.toml").write_text(text)
 
-If the block fails or is interrupted, the old content stays and the hidden entry is removed. If the
+If the block fails or is interrupted, the old content stays and the hidden entry is removed. An
+error that names the hidden entry, or nothing, as on a full disk, names the target instead. If the
 process is killed or the machine loses power, either the old or the new content remains, complete.
 The hidden entry of a killed process is removed when the same target is written again: a process
 locks its entry for as long as it runs, so an entry without a lock is abandoned. Windows, which has
@@ -28,7 +29,7 @@ from pathlib import Path
 
 from filelock import has_fcntl, lock_descriptor
 
-from graphcl.errors import InvalidInputError, demand, option
+from graphcl.errors import InvalidInputError, demand, option, why_failed
 
 
 @contextmanager
@@ -201,6 +202,13 @@ def _staged(path: Path, above: Path, suffix: str, *, folder: bool) -> Iterator[P
         os.close(handle)  # another process removed it before it was locked: try again
     try:
         yield staging
+    except OSError as error:
+        named = str(error.filename or staging)
+        if not named.startswith(str(staging)):
+            raise
+        # Made anew: NumPy's has a text alone, which a name put into it would hide.
+        named = named.replace(str(staging), str(path), 1)
+        raise OSError(error.errno, why_failed(error), named) from error
     finally:
         if has_fcntl:
             os.close(handle)

@@ -35,7 +35,7 @@ import numpy as np
 
 from graphcl.arrays import Array, Integers
 from graphcl.errors import InvalidInputError, demand
-from graphcl.files.arrays import file_identity, map_npy, read_header
+from graphcl.files.arrays import file_identity, map_npy, read_header, write_npy
 
 SMALL_BYTES = 1 << 18  # tables of this size are copied and written whole
 LONG_BYTES = 1 << 28  # so are lists of edges beyond this size: each process would hold a copy
@@ -206,13 +206,13 @@ def write_table(folder: Path, name: str, table: Array, share: Share) -> tuple[Pa
             share(file, target)
         return tuple(shared)
     if base is None or len(base[2]) > MOST * len(table) or table.nbytes <= SMALL_BYTES:
-        np.save(folder / f"{name}.npy", table)
+        write_npy(folder / f"{name}.npy", table)
         return (folder / f"{name}.npy",)
     file, _, rows, values, _ = base
     files = tuple(folder / f"{name}{suffix}" for suffix in SUFFIXES)
     share(file, files[0])
-    np.save(files[1], rows)
-    np.save(files[2], values)
+    write_npy(files[1], rows)
+    write_npy(files[2], values)
     return files
 
 
@@ -256,7 +256,7 @@ def write_lists(
             shared.unlink()
             continue
         for file, array in zip(patch, patches[name], strict=True):
-            np.save(file, array)
+            write_npy(file, array)
     return None if patches is None else files
 
 

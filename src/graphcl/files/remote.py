@@ -76,7 +76,7 @@ def _fetch(uri: str) -> Path:
             return Path(place)
         folder = _cached(system, _files(arrow.fs, system, place, shown), shown)
     except (OSError, arrow.ArrowException) as error:
-        reason = " ".join(_USER.sub("", str(error)).split())[:400]
+        reason = " ".join(_USER.sub("", str(error.__cause__ or error)).split())[:400]
         raise InvalidInputError(
             f"{shown}: cannot be read: {reason}; are the scheme (s3, gs, hdfs, abfs, file), the "
             "address and the credentials right, as in AWS_ACCESS_KEY_ID?"

@@ -20,6 +20,7 @@ from graphcl.evaluation.failure import majority_sign
 from graphcl.evaluation.probe import linear_probe
 from graphcl.evaluation.splits import over_splits, score_predictions
 from graphcl.evaluation.unsupervised import effective_rank, mean_cosine
+from graphcl.files.arrays import write_npy
 from graphcl.graphs.collection import Labelled, labelled_nodes
 from graphcl.graphs.conversion import offsets
 from graphcl.graphs.graph import Graph
@@ -157,7 +158,7 @@ def train_baseline(
         saved = {runs.EMBEDDINGS: trial.embeddings, runs.PREDICTIONS: trial.predictions}
         for file, array in saved.items():
             if array is not None:
-                np.save(folder / file, array)
+                write_npy(folder / file, array)
         write_nodes(folder, describe_nodes(graph))
         result.write(folder)
     return result

@@ -24,7 +24,7 @@ import numpy as np
 
 from graphcl.arrays import Array
 from graphcl.errors import RunError, check_known
-from graphcl.files.arrays import read_npz
+from graphcl.files.arrays import read_npz, write_npy
 from graphcl.files.atomic import whole_file
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import NODE, Key
@@ -111,7 +111,7 @@ def write_types(folder: Path, graph: "Graph | GraphCollection", z: Any) -> None:
     for name, rows in (z if isinstance(z, Mapping) else {None: z}).items():
         own = type_folder(folder, name)
         own.mkdir(parents=True, exist_ok=True)
-        np.save(own / runs.EMBEDDINGS, np.asarray(rows))
+        write_npy(own / runs.EMBEDDINGS, rows)
         write_nodes(own, describe_nodes(graph, name))
     if hasattr(graph, "graphs"):  # several graphs come from no table
         return

@@ -20,7 +20,7 @@ from graphcl.estimator.fitted import Fitted
 from graphcl.estimator.inference import embed_fitted, embed_layer, hidden_widths, join_layers
 from graphcl.evaluation.drift import Drift
 from graphcl.files import patched
-from graphcl.files.arrays import create_npy
+from graphcl.files.arrays import create_npy, write_npy
 from graphcl.files.atomic import write_whole
 from graphcl.graphs import graph as graphs
 from graphcl.graphs.changing import Changed, affected_rows, rows_differ
@@ -241,7 +241,7 @@ def write_rows(
         The table.
     """
     if old is None or len(rows) == len(kept) + int((rows >= len(kept)).sum()):  # all of them
-        np.save(folder / f"{name}.npy", fresh)
+        write_npy(folder / f"{name}.npy", fresh)
         return np.load(folder / f"{name}.npy", mmap_mode="r")
     if len(kept) == len(old):
         table = patched.overlay(old, rows, fresh)
