@@ -133,6 +133,7 @@ def test_a_damaged_file_is_written_anew(tmp_path, monkeypatch, learnable):
 
     wrong = [
         whole[:-40],
+        whole[:-1] + bytes([whole[-1] ^ 1]),
         b"",
         safetensors.numpy.save(tensors),
         saved({**tensors, name: tensors[name][:, 1:]}, said),

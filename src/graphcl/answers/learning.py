@@ -22,7 +22,7 @@ from graphcl.errors import RunError
 from graphcl.evaluation.calibration import CalibratedProbe, Fit, Recall, fit_calibrated
 from graphcl.evaluation.regression import NumberProbe, fit_regression
 from graphcl.evaluation.smoothing import Smoothing
-from graphcl.files.arrays import check_tensors
+from graphcl.files.arrays import read_digested, with_digest
 from graphcl.files.atomic import write_whole
 
 SMOOTHED = "predictions of neighbours"
@@ -189,21 +189,18 @@ def _write_fit(path: Path, key: str, fit: Fit) -> None:
 
     about = {"labels": json.dumps({"of": key} | fit.to_json())}  # of several, the order would vary
     arrays = {name: np.ascontiguousarray(one) for name, one in fit.arrays().items()}
-    write_whole(path, safetensors.numpy.save(arrays, metadata=about))
+    write_whole(path, with_digest(safetensors.numpy.save(arrays, metadata=about)))
 
 
 def _read_fit(path: Path, key: str) -> Fit | None:
     """Returns what a file keeps; None if it is not there, is damaged, or is of something else."""
-    from safetensors import SafetensorError, safe_open
+    import safetensors.numpy
 
     try:
-        check_tensors(path)
-        with safe_open(path, "numpy") as file:
-            about = json.loads((file.metadata() or {})["labels"])
-            if about["of"] != key:
-                return None
-            names = file.keys()
-            arrays = {name: file.get_tensor(name) for name in names}
-        return Fit.of(arrays, about)
-    except (OSError, RunError, SafetensorError, ValueError, KeyError, TypeError, RecursionError):
+        content, texts = read_digested(path)
+        about = json.loads(texts["labels"])
+        if about["of"] != key:
+            return None
+        return Fit.of(safetensors.numpy.load(content), about)
+    except (OSError, RunError, ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -317,7 +317,7 @@ def _read(
 
 
 def with_digest(content: bytes) -> bytes:
-    """Returns a safetensors file with a digest of its numbers in the header, for `read_tensors`."""
+    """Returns a safetensors file with a digest of its numbers in the header: `read_digested`."""
     start, header, digest = _opened(content)
     header["__metadata__"] = header.get("__metadata__", {}) | {DIGEST: digest}
     text = json.dumps(header, separators=(",", ":")).encode()
@@ -341,18 +341,26 @@ def read_tensors(path: Path) -> "dict[str, Tensor]":
     """
     import safetensors.torch  # here, because most readers of arrays need no torch
 
+    try:
+        return safetensors.torch.load(read_digested(path)[0])
+    except KeyError as error:  # a kind of numbers that torch does not have
+        raise RunError(f"{path}: damaged or truncated (holds {error})") from None
+
+
+def read_digested(path: Path) -> tuple[bytes, dict[str, str]]:
+    """Returns a safetensors file, and the texts in its header.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        RunError: the file is damaged, truncated, or does not match its header or its digest.
+    """
     check_tensors(path)
     content = path.read_bytes()
     _, header, digest = _opened(content)
-    demand(
-        header.get("__metadata__", {}).get(DIGEST, digest) == digest,
-        f"{path}: damaged; its numbers are not those that were written",
-        RunError,
-    )
-    try:
-        return safetensors.torch.load(content)
-    except KeyError as error:  # a kind of numbers that torch does not have
-        raise RunError(f"{path}: damaged or truncated (holds {error})") from None
+    about = header.get("__metadata__", {})
+    said = f"{path}: damaged; its numbers are not those that were written"
+    demand(about.get(DIGEST, digest) == digest, said, RunError)
+    return content, about
 
 
 def check_tensors(path: Path) -> int:
