@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import graphcl
 from graphcl.cli import graphs
 from graphcl.cli.main import run
+from graphcl.errors import RunError
 from graphcl.runs import versions
 from tests.cli.conftest import fails
 
@@ -194,3 +196,42 @@ def test_the_graph_is_opened_while_the_run_is_held(updated, capsys, monkeypatch,
     assert versions.numbers(path) == [0, 1, 2]
     call(capsys, "update", str(path), "--edges", "more.csv")
     assert json.loads((path / "versions/3/version.json").read_text())["from"] == 2
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-8])
+
+
+def beyond(path):
+    np.save(path, np.full_like(np.load(path), 1000))
+
+
+INDICES = "part-00000/relation-0/indices.npy"
+
+
+@pytest.mark.parametrize(
+    ("damage", "file"),
+    [
+        (cut, INDICES),
+        (cut, "part-00000/nodes-0/x.npy"),
+        (Path.unlink, INDICES),
+        (Path.unlink, "store.json"),
+        (shutil.rmtree, ""),
+        (beyond, INDICES),
+    ],
+)
+def test_a_damaged_graph_of_a_version_is_refused_with_the_way_back(updated, capsys, damage, file):
+    path, _ = updated
+    graph = path / "versions/1/graph"
+    damage(graph / file)
+    commands = [["predict"], ["cluster"], ["report", "--map", "pca"], ["links"]]
+    commands += [] if damage is beyond else [["neighbors", "node 5"]]
+    for name, *more in commands:
+        said = fails(capsys, name, str(path), *more)
+        where = graph / file if damage is not beyond else graph
+        assert said.startswith(f"graphcl: {where.parent if file == 'store.json' else where}")
+        assert said.endswith("; use an earlier version: graphcl update runs/mine --rollback")
+    with pytest.raises(RunError, match=r"Run\('runs/mine'\)\.rollback\(\)"):
+        graphcl.Run(path).predict()
+    call(capsys, "update", str(path), "--rollback")
+    call(capsys, "predict", str(path), "--all")

@@ -25,6 +25,7 @@ from graphcl.partitioned.embeddings import (
     type_shards,
 )
 from graphcl.runs.files import weights_digest
+from graphcl.runs.versions import OwnGraphError
 from graphcl.store.columns import Ids
 from graphcl.store.header import is_divided, read_store
 
@@ -168,6 +169,8 @@ def columns_of_run(
             nodes = replace(own, degree=nodes.degree)
             large = own.x is not None and own.x.size > MOST_VALUES
             why = "features are not compared: there are too many" if large else ""
+    except OwnGraphError:
+        raise
     except GraphCLError as error:
         why = f"of the columns of nodes nothing is known: {error}"
     return originals(nodes), why

@@ -19,9 +19,9 @@ from graphcl.graphs.graph import Graph
 from graphcl.opening import AnyGraph, open_graph
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import trained_tables
-from graphcl.runs.versions import VERSIONS, own_graph, run_root
+from graphcl.runs.versions import VERSIONS, OwnGraphError, own_graph, own_graph_read, run_root
 from graphcl.store.header import is_store
-from graphcl.tabular.build import load_tables
+from graphcl.tabular.build import load_tables, open_prepared
 from graphcl.tabular.duck import is_query
 from graphcl.tabular.options import FILES, TableOptions
 from graphcl.tabular.report import TableReport
@@ -121,12 +121,13 @@ def read_run_graph(
     source = run_graph(run) if given is None else given
     if given is None and options.edges is None:
         require(not options.given(), owner, name, "given with table options", None)
-        options = TableOptions()  # of its own graph: a reader that trusts nothing opens it
-        if own is None:
-            options = trained or options
-            if not config.is_sealed:
-                _require_harmless(run, config.origin, options, propose)
-            source, options = _moved(run, source, options)
+        if own is not None:  # a reader that trusts nothing opens it
+            with own_graph_read(run):
+                return open_prepared(own)
+        options = trained or options
+        if not config.is_sealed:
+            _require_harmless(run, config.origin, options, propose)
+        source, options = _moved(run, source, options)
     else:
         source = given or first_list(options)
         if trained is not None and names_tables(source, options):
@@ -146,15 +147,15 @@ def if_readable(
     """Returns a graph, or None and the reason why it cannot be read.
 
     Raises:
-        RunError: it was given and cannot be read; or, with a hint at how to do without it, it is
-            not read on the run's word.
+        RunError: it was given and cannot be read, or the version keeps it; or, with a hint at how
+            to do without it, it is not read on the run's word.
     """
     try:
         return read(), ""
     except GraphCLError as error:
         if hint and isinstance(error, UntrustedRunError):
             raise RunError(f"{error}, {hint}") from None
-        if given is not None:
+        if given is not None or isinstance(error, OwnGraphError):
             raise
         on_note(f"{error}; continuing without the graph")
         return None, str(error)

@@ -258,7 +258,9 @@ def read_nodes(run: Path, name: str | None = None) -> Nodes | None:
     if (store := versions.own_graph(run)) is not None:
         from graphcl.graphs.graph import Graph
 
-        return describe_nodes(Graph.open(store), name)
+        with versions.own_graph_read(run):
+            graph = Graph.open(store)
+        return describe_nodes(graph, name)
     path = type_folder(run, name) / NODES
     if not path.exists():
         return None

@@ -20,7 +20,7 @@ from typing import Any, TypeVar, cast
 
 from filelock import FileLock, Timeout
 
-from graphcl.errors import RunError, is_command, why_failed
+from graphcl.errors import RunError, StoreError, is_command, why_failed
 from graphcl.files.atomic import remove_folder, whole_folder, write_whole
 from graphcl.files.records import aligned
 from graphcl.files.text import read_text
@@ -32,6 +32,10 @@ GRAPH = "graph"  # the store in a version
 ABOUT = "version.json"  # when it was made, from what, and by which change
 
 Asked = TypeVar("Asked", bound=Callable[..., Any])
+
+
+class OwnGraphError(RunError):
+    """The graph that a version keeps is damaged: nothing is answered without it."""
 
 
 @dataclass(frozen=True)
@@ -81,10 +85,15 @@ def current_number(run: Path) -> int:
         wrong = f"names version {text}, which is not there"
     else:
         return int(text)
-    last = numbers(run)[-1]
-    newest = f"graphcl update {shlex.quote(str(run))} --rollback {last}"
-    newest = newest if is_command() else f"graphcl.Run({str(run)!r}).rollback({last})"
+    newest = _way_back(run, str(numbers(run)[-1]))
     raise RunError(f"{path}: {wrong}; use the newest that is: {newest}")
+
+
+def _way_back(run: Path, number: str = "") -> str:
+    """Returns how the caller goes back to a version, by default the one before."""
+    if is_command():
+        return f"graphcl update {shlex.quote(str(run))} --rollback {number}".rstrip()
+    return f"graphcl.Run({str(run)!r}).rollback({number})"
 
 
 def current_run(run: Path) -> Path:
@@ -93,8 +102,22 @@ def current_run(run: Path) -> Path:
 
 
 def own_graph(run: Path) -> Path | None:
-    """Returns the store with the graph of a version; None for a run that has none of its own."""
-    return run / GRAPH if (run / ABOUT).is_file() and (run / GRAPH).is_dir() else None
+    """Returns the store with the graph of a version; None for a run that is none."""
+    return run / GRAPH if (run / ABOUT).is_file() else None
+
+
+@contextmanager
+def own_graph_read(run: Path) -> Iterator[None]:
+    """Says what helps where the graph that a version keeps turns out to be damaged.
+
+    Raises:
+        OwnGraphError: it is.
+    """
+    try:
+        yield
+    except StoreError as error:
+        back = _way_back(run_root(run))
+        raise OwnGraphError(f"{error}; use an earlier version: {back}") from None
 
 
 def _folder(run: Path, number: int) -> Path:
