@@ -9,11 +9,15 @@ import numpy as np
 import pytest
 
 import graphcl
+from graphcl.cli.answers import open_run
 from graphcl.cli.main import run as command
 from graphcl.errors import GraphError, ParameterError, RunError
 from graphcl.estimator.model import GraphCL
 from graphcl.graphs.graph import Graph
+from graphcl.reporting.contents import gather
 from graphcl.run import Run
+from graphcl.runs import files as runs
+from graphcl.updating import run as updating
 
 NODES, AUTHORS = 60, 20
 
@@ -243,3 +247,65 @@ def test_similar_nodes_are_found_without_torch(folder):
         "assert found.nearest.shape == (1, 3) and 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_version_keeps_its_model_while_another_is_trained_on(folder, tmp_path):
+    """The training has no folder of its own: what is of it must not be of the version in use."""
+    import shutil
+
+    path = tmp_path / "run"
+    shutil.copytree(folder / "plain", path)
+    first = open_run(path, ("links",), device="cpu")  # as a command does
+    page = open_run(path, ("report",), device="cpu")
+    Run(path, graph=plain_graph(), device="cpu").update(retrain=True, epochs=1)
+    z = first.embeddings
+    assert np.allclose(first.model.transform(plain_graph()), z, atol=1e-6)
+    assert not np.allclose(GraphCL.load(path).transform(plain_graph()), z, atol=1e-6)
+    page.report(tmp_path / "page.html", layout="pca", without_graph=True)
+    config = gather(page.folder, None, method="pca").config
+    assert config == runs.read_config(path)
+
+
+def replace_run(path, seed=1):
+    """Trains a run anew in its place."""
+    model = GraphCL(dim=8, epochs=2, seed=seed, device="cpu").fit(plain_graph())
+    model.save(path, graph=plain_graph(), overwrite=True)
+
+
+def test_a_run_that_is_trained_anew_in_its_place(folder, tmp_path, monkeypatch):
+    import shutil
+
+    path = tmp_path / "run"
+    shutil.copytree(folder / "plain", path)
+    run = Run(path, graph=plain_graph(), device="cpu")
+    before = run.model
+    assert run.model is before
+    replace_run(path)
+    assert np.allclose(run.model.transform(run.graph), run.embeddings, atol=1e-6)
+
+    def replaced(folder):
+        replace_run(path, seed=2)
+        return lacks(folder)
+
+    lacks = graphcl.run.lacks_embeddings
+    monkeypatch.setattr("graphcl.run.lacks_embeddings", replaced)
+    with pytest.raises(RunError, match="another training has taken its place meanwhile"):
+        run.rows()
+    monkeypatch.undo()
+    metrics = runs.read_metrics
+    monkeypatch.setattr(runs, "read_metrics", lambda one: replace_run(path) or metrics(one))
+    with pytest.raises(RunError, match="another training has taken its place meanwhile"):
+        GraphCL.load(path)
+    monkeypatch.undo()
+    old = GraphCL.load(path)
+
+    def retrained(*arguments, **options):
+        replace_run(path, seed=3)
+        return grown(*arguments, **options)
+
+    grown = updating.grow
+    monkeypatch.setattr(updating, "grow", retrained)
+    with pytest.raises(RunError, match="another training has taken its place meanwhile"):
+        run.update(edges=[("n0", "n40")])
+    assert run.version == 0  # no version of the old model is in the new run
+    assert not np.allclose(run.embeddings, old.transform(plain_graph()), atol=1e-6)

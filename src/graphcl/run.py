@@ -85,7 +85,7 @@ class Run:
         self._given, self._tables = local(graph), TableOptions.named("Run", local(tables))
         self._shards = Path(local(embeddings)) if embeddings else None
         self._given_of: Path | None = None  # the version that the graph was given for
-        self._kept: dict[tuple[str, Path], Any] = {}
+        self._kept: dict[tuple[Any, ...], Any] = {}
         self.read_graph: Callable[[Path], AnyGraph] = self._read_graph
         runs.read_config(self.path, baselines=True)
 
@@ -148,7 +148,7 @@ class Run:
     def _new_model(self, verbose: bool | None = None) -> "GraphCL":
         from graphcl.estimator.model import GraphCL
 
-        return GraphCL.load(self.folder, device=self.device).set_params(verbose=verbose)
+        return GraphCL.read_from(self.folder, device=self.device).set_params(verbose=verbose)
 
     @property
     @of_one_version
@@ -170,13 +170,13 @@ class Run:
         return self.rows(node_type)[1]
 
     def _once(self, what: str, make: Callable[[Path], Any]) -> Any:
-        """Returns something of the version in use, which is made once."""
-        folder = self.folder
-        if (what, folder) not in self._kept:
-            for key in [key for key in self._kept if key[1] != folder]:
-                self._kept.pop(key, None)
-            self._kept[what, folder] = make(folder)
-        return self._kept[what, folder]
+        """Returns something of the version in use, made once, and again if it is trained anew."""
+        key = (what, folder := self.folder, versions.mark_of(folder)[0])
+        if key not in self._kept:
+            for other in [one for one in self._kept if one[1:] != key[1:]]:
+                self._kept.pop(other, None)
+            self._kept[key] = make(folder)
+        return self._kept[key]
 
     def _read_graph(self, folder: Path) -> "AnyGraph":
         from graphcl.graphs.collection import as_graphs

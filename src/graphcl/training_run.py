@@ -67,6 +67,7 @@ from graphcl.runs.nodes import (
     write_parted_types,
     write_types,
 )
+from graphcl.runs.versions import kept_place
 from graphcl.training import Checkpoints
 from graphcl.training.checkpoints import Pace, StoppedError
 from graphcl.training.loop import PartedMetrics
@@ -382,9 +383,11 @@ def keep_embeddings(run: Path, graph: AnyGraph, *, device: str = "auto") -> None
     about = f"{run}: was trained over parts; embedding {counted(graph.num_nodes, 'node')}"
     print(f"{about}, kept in the run", file=sys.stderr, flush=True)
     where = "cuda" if device == "auto" and torch.cuda.is_available() else device
-    model = GraphCL.load(run, device="cpu" if where == "auto" else where)
+    check = kept_place(run)  # of another training they would stay
+    model = GraphCL.read_from(run, device="cpu" if where == "auto" else where)
     try:
         z = embed_rows(model, graph, scratch=run.absolute())
+        check()
         by_type = z if isinstance(z, dict) else {None: z}
         for name, rows in by_type.items():
             folder = type_folder(run, name)

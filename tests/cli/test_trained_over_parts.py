@@ -2,19 +2,24 @@
 
 import json
 import shutil
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from graphcl import training_run
 from graphcl.cli import serve as serve_command
 from graphcl.cli.main import run
+from graphcl.errors import RunError
 from graphcl.graphs.graph import Graph
-from graphcl.runs.files import read_embeddings
+from graphcl.runs.files import has_embeddings, read_embeddings
 from graphcl.runs.nodes import read_nodes
+from graphcl.runs.versions import rollback
 from graphcl.store.header import ORDERS
 from graphcl.tabular import build
+from graphcl.training_run import keep_embeddings
 from tests.cli.conftest import fails
 from tests.groups import command
 from tests.serving.conftest import Client
@@ -204,3 +209,40 @@ def test_each_command_comes_first_of_a_typed_run(here, capsys, name):
     kind = [] if name == "links" else ["--type", "person"]
     told(capsys, name, "run-shop", *kind, *more)
     assert Path("run-shop/types/1-shop/embeddings.npy").exists()
+
+
+def test_a_service_goes_back_to_a_training_that_nobody_has_asked(here, monkeypatch, capsys):
+    """Version 0 has no embeddings yet: they are made then, as where a service begins with it."""
+    told(capsys, "update", "run-hash", "--edges", "joined.csv", "--nodes", "new.csv")
+    assert not has_embeddings(Path("run-hash"))
+    monkeypatch.setattr("graphcl.serving.run.LOOK", 0.02)
+    answers = []
+
+    def ask(client):
+        answers.append(client.post("/v1/embed", {"ids": ["new"]}).status_code)
+        rollback("run-hash")
+        ends = time.monotonic() + 60
+        while client.get("/ready").json()["version"] and time.monotonic() < ends:
+            time.sleep(0.02)
+        answers.append(client.post("/v1/embed", {"ids": ["new"]}).status_code)
+        answers.append(client.post("/v1/embed", {"ids": ["n7"]}).json()["nodes"][0]["embedding"])
+
+    monkeypatch.setattr(serve_command, "import_extra", lambda *_, **__: Uvicorn(ask))
+    assert run(["serve", "run-hash", "--port", "0", "--map", "none"]) == 0
+    assert "stays at version" not in capsys.readouterr().err
+    assert answers[:2] == [200, 404]
+    np.testing.assert_allclose(answers[2], expected("run-hash")[7], atol=1e-5)
+
+
+def test_embeddings_of_a_training_are_not_kept_in_the_next(here, monkeypatch):
+    def replaced(*arguments, **options):
+        found = embed_rows(*arguments, **options)
+        shutil.move("run-hash", "old")
+        shutil.copytree("run-neighbours", "run-hash")
+        return found
+
+    embed_rows = training_run.embed_rows
+    monkeypatch.setattr("graphcl.training_run.embed_rows", replaced)
+    with pytest.raises(RunError, match="another training has taken its place meanwhile"):
+        keep_embeddings(Path("run-hash"), Graph.open("store"), device="cpu")
+    assert not has_embeddings(Path("run-hash"))

@@ -27,11 +27,11 @@ from graphcl.estimator.model import GraphCL
 from graphcl.evaluation.unsupervised import build_index, unit_rows
 from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.graph import Graph
-from graphcl.runs.versions import current_run, own_graph
+from graphcl.runs.versions import current_run, mark_of, own_graph
 from graphcl.serving import run as served_run
 from graphcl.serving.app import build_app
 from graphcl.serving.requests import ARROW, Bounds, New
-from graphcl.serving.run import Current, NotYetError, ServedRun, UnknownError, mark_of
+from graphcl.serving.run import Current, NotYetError, ServedRun, UnknownError
 from tests.serving.conftest import Client, client_of
 
 
@@ -493,3 +493,12 @@ def assert_near(served):
         best = np.sort(np.delete(unit @ unit[row], row))[::-1][:3]
         missed += int((cosines < best - 2**-8).sum())
     assert missed <= 9  # of 180; with the old rows, most are wrong
+
+
+def test_a_run_that_is_trained_anew_in_another_width(place, monkeypatch):
+    path, load, graph = place
+    monkeypatch.setattr(served_run, "EXACT_ROWS", 10)
+    before = load(None)
+    model = GraphCL(epochs=1, dim=8, device="cpu").fit(graph)
+    model.save(path, graph=graph, overwrite=True)
+    assert_near(load(before))

@@ -144,7 +144,7 @@ def _trainings(
 
     config = runs.read_config(run, baselines=True)
     if not config.method:
-        model = GraphCL.load(run)
+        model = GraphCL.read_from(run)
         recipe = model.recipe_.with_texts(**changed)
         return partial(repeat_method, "graphcl", graph, settings=asdict(recipe)), model.seed
     if config.seed is None:

@@ -23,7 +23,7 @@ from graphcl.cli.table_options import takes_tables
 from graphcl.errors import RunError, import_extra, require
 from graphcl.files.text import read_text
 from graphcl.runs.nodes import is_labelled
-from graphcl.runs.versions import current_run, own_graph
+from graphcl.runs.versions import current_run, kept_place, mark_of, own_graph
 from graphcl.serving.requests import Bounds
 from graphcl.tabular.options import TableOptions, counted
 
@@ -140,23 +140,22 @@ def serve(
         )
     # All is imported, and nothing is read, when the process divides: no thread runs by then.
     uvicorn = import_extra("uvicorn", feature="graphcl serve", extra="serve")
-    from graphcl.cli.graphs import load_run_graph
     from graphcl.serving.app import build_app
     from graphcl.serving.pages import PATHS, PageMaker
-    from graphcl.serving.run import Current, ServedRun, mark_of
+    from graphcl.serving.run import Current, ServedRun
 
     def load(before: ServedRun | None) -> ServedRun:
-        if before is not None:  # from one folder, whichever version is in use by then
-            folder, again = current_run(run), ("serve", str(run))
-            # A version that came later keeps its graph; the one that was given is of the training.
-            given = (graph, tables) if own_graph(folder) is None else (None, None)
-            loaded, kind = load_run_graph(folder, *given, again=again), before.node_type
-        else:
-            asked = open_run(run, ("serve",), graph, tables, device=device)
-            folder, loaded = asked.folder, asked.graph
-            asked.keep_embeddings()
-            kind = asked.type_of(asked.type_folder(node_type, is_labelled))
-        return ServedRun(folder, loaded, device=device, node_type=kind, before=before)
+        # A version that came later keeps its graph; the one that was given is of the training.
+        later = before is not None and own_graph(current_run(run)) is not None
+        given = (None, None) if later else (graph, tables)
+        asked = open_run(run, ("serve",), *given, device=device)
+        check, wanted = kept_place(asked.folder), before.node_type if before else node_type
+        kind = asked.type_of(asked.type_folder(wanted, is_labelled))
+        asked.keep_embeddings()
+        how: Any = {"device": device, "node_type": kind, "before": before}
+        served = ServedRun(asked.folder, asked.graph, **how)
+        check()
+        return served
 
     # Labels may be learned, a map drawn and answers computed when the service stops. Threads of
     # theirs do not survive the interpreter's shutdown.

@@ -33,7 +33,7 @@ from graphcl.recipes import Recipe
 from graphcl.recipes.recipe import parse_overrides
 from graphcl.registry import ENCODERS, LOSSES, PERTURBATIONS, Registry, answerable
 from graphcl.runs import files as runs
-from graphcl.runs.versions import current_run
+from graphcl.runs.versions import kept_place
 from graphcl.seeding import generator
 from graphcl.settings import ENCODER_OPTIONS
 from graphcl.training import EpochMetrics, FullGraph, ManyGraphs, SampledGraph
@@ -505,13 +505,13 @@ class Fitted:
 
     @classmethod
     def read(cls, folder: Path, **own: Any) -> Self:
-        """Reads the current version of a run; `own` are the caller's objects for `Components`.
+        """Reads a run as trained, or the folder of a version; `own` are objects for `Components`.
 
         Raises:
-            RunError: the directory is missing, or a file in it is damaged.
+            RunError: the directory is missing, damaged, or replaced meanwhile.
             ParameterError: the run's encoder is not registered, or another one was passed.
         """
-        folder = current_run(folder)
+        check = kept_place(folder)
         where = folder / runs.CONFIG
         config = runs.read_config(folder)
         components = Components(Recipe.from_mapping(config.recipe, where=str(where)), **own)
@@ -539,15 +539,10 @@ class Fitted:
             scaling = Scaling.read(word, schema, kept)
         with _named(turned):
             alignment = Alignment.from_tensors(read_tensors(turned)) if config.aligned else None
+        check()
+        seconds = history[-1].seconds if history else 0.0
         return cls(
-            components,
-            encoder,
-            schema,
-            scaling,
-            seed,
-            history,
-            seconds=history[-1].seconds if history else 0.0,
-            alignment=alignment,
+            components, encoder, schema, scaling, seed, history, seconds, alignment=alignment
         )
 
 

@@ -552,17 +552,18 @@ class GraphCL(SklearnTransformer):
             RunError: the directory is missing, or a file in it is damaged.
             ParameterError: the run's encoder is not registered, or another one was passed.
         """
-        folder = current_run(Path(path))
-        fitted = Fitted.read(
-            folder, own_encoder=encoder, own_perturbation=perturbation, own_loss=loss
-        )
-        model = cls(
-            fitted.components.recipe,
-            seed=fitted.seed,
+        return cls.read_from(
+            current_run(Path(path)),
             device=device,
             encoder=encoder,
             perturbation=perturbation,
             loss=loss,
         )
+
+    @classmethod
+    def read_from(cls, folder: Path, *, device: str = "auto", **own: Any) -> Self:
+        """Returns the estimator of a folder, a run or a version of it, whichever is in use."""
+        fitted = Fitted.read(folder, **{f"own_{name}": part for name, part in own.items()})
+        model = cls(fitted.components.recipe, seed=fitted.seed, device=device, **own)
         model._fitted = fitted
         return model

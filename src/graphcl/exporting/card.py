@@ -17,7 +17,6 @@ from graphcl.estimator.fitted import Fitted
 from graphcl.files.atomic import whole_folder
 from graphcl.graphs.scaling import ColumnScaling
 from graphcl.runs import files as runs
-from graphcl.runs.versions import current_run
 from graphcl.version import package_version
 
 CARD, CONFIG_JSON = "README.md", "config.json"
@@ -28,13 +27,12 @@ def write_card(path: Path, run: Path, *, licence: str = "unknown") -> None:
 
     Args:
         path: the folder.
-        run: a run of GraphCL.
+        run: a run of GraphCL, or the folder of a version.
         licence: of the model, as hubs abbreviate it: ``mit``, ``apache-2.0``, ``cc-by-4.0``.
     """
     plain = licence.replace("-", "").replace(".", "")
     named = plain.isascii() and plain.isalnum()
     require(named, "export", option("licence"), "a short name", licence)
-    run = current_run(run)
     fitted, result = Fitted.read(run), runs.read_result(run)
     encoder: Any = fitted.encoder
     recipe, scaling = asdict(fitted.components.recipe), fitted.scaling.table

@@ -38,7 +38,7 @@ from graphcl.graphs.nodes import Nodes
 from graphcl.reporting.projection import NEIGHBOURS, principal, project, usable_method
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import SPLITS, describe_nodes, read_nodes, type_folder
-from graphcl.runs.versions import current_run, run_root
+from graphcl.runs.versions import run_root
 from graphcl.seeding import derive
 from graphcl.store.header import MASKS, read_store
 from graphcl.tabular.originals import FEATURES, FLAGS, LABEL, Original
@@ -306,7 +306,7 @@ def gather(
     """Reads a run and measures what its report shows.
 
     Args:
-        run: the run directory, whose current version is shown.
+        run: the run directory, or the folder of a version.
         graph: the graph that it was trained on, or None if it cannot be read; then the measures
             that need edges are left out, and a note explains it.
         method: how the map is drawn; see `project`.
@@ -323,7 +323,6 @@ def gather(
     Raises:
         RunError: the run is damaged, or the numbers of embeddings and nodes differ.
     """
-    run = current_run(run)
     config, folder = runs.read_config(run), run
     result = result or runs.read_result(run)
     if node_type is not None:

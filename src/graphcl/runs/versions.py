@@ -32,6 +32,8 @@ GRAPH = "graph"  # the store in a version
 ABOUT = "version.json"  # when it was made, from what, and by which change
 
 Asked = TypeVar("Asked", bound=Callable[..., Any])
+Mark = tuple[tuple[int, int], ...]  # see `mark_of`
+NOTHING = (0, 0)  # of a file that is not there
 
 
 class OwnGraphError(RunError):
@@ -118,6 +120,39 @@ def own_graph_read(run: Path) -> Iterator[None]:
     except StoreError as error:
         back = _way_back(run_root(run))
         raise OwnGraphError(f"{error}; use an earlier version: {back}") from None
+
+
+def mark_of(run: Path) -> Mark:
+    """Returns what changes whenever another version of a run is used, or the run is replaced.
+
+    Both files are replaced by a rename, so one that was never looked at has another number.
+    """
+    return _mark(run / runs.CONFIG), _mark(run / VERSIONS / CURRENT)
+
+
+def _mark(path: Path) -> tuple[int, int]:
+    try:
+        about = path.stat()
+    except OSError:
+        return NOTHING
+    return about.st_ino, about.st_mtime_ns
+
+
+def kept_place(run: Path) -> Callable[[], None]:
+    """Returns what refuses to go on once another training has taken the place of a run.
+
+    Files are read one after the other: some could be of the one, and some of the other.
+
+    Args:
+        run: the run, or the folder of one of its versions.
+    """
+    before = _mark(run / runs.CONFIG)
+
+    def check() -> None:
+        if _mark(run / runs.CONFIG) not in (before, NOTHING):  # what is gone was not replaced
+            raise RunError(f"{run}: another training has taken its place meanwhile; try again")
+
+    return check
 
 
 def _folder(run: Path, number: int) -> Path:
@@ -299,6 +334,9 @@ def of_one_version(asked: Asked) -> Asked:
         if run._version is None:
             folder, run = run.folder, copy(run)
             run._version = folder
-        return asked(run, *args, **options)
+        check = kept_place(run._version)
+        found = asked(run, *args, **options)
+        check()
+        return found
 
     return cast("Asked", answer)

@@ -32,9 +32,8 @@ from graphcl.graphs.edges import reverse_order
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.runs import files as runs
-from graphcl.runs.files import CONFIG
 from graphcl.runs.nodes import describe_nodes, read_nodes, run_types, type_folder
-from graphcl.runs.versions import CURRENT, VERSIONS, run_root
+from graphcl.runs.versions import Mark, run_root
 from graphcl.serving.requests import New
 from graphcl.tabular.kinds import prepare_rows
 from graphcl.tabular.preparation import read_preparation
@@ -45,7 +44,6 @@ STAYS = 1e-4  # 1 − cosine of a row with what the index holds of it: nearer on
 LOOK = 0.5  # seconds between two looks at the run
 AGAIN = 30.0  # seconds until a version that could not be loaded is tried again
 LEARNING_SECONDS = 2.0  # that the first requests wait for the labels to be learned
-Mark = tuple[tuple[int, int], ...]  # see `mark_of`
 
 
 class UnknownError(GraphError):
@@ -125,7 +123,7 @@ class ServedRun:
     ) -> None:
         if not isinstance(graph, Graph):
             raise RunError(f"{path}: has {len(graph.graphs)} graphs; a service is of one")
-        model = GraphCL.load(path, device=device)
+        model = GraphCL.read_from(path, device=device)
         root = run_root(path.absolute())
         self.path, self.name = path, root.name
         self.version = int(path.name) if root != path.absolute() else 0
@@ -184,7 +182,7 @@ class ServedRun:
         turned is proposed where it was. Of those that an update embeds again, most have not.
         """
         index, rows = None if before is None else before._index, len(self.z)
-        if before is None or index is None:
+        if before is None or index is None or before.dim != self.dim:  # it was trained anew
             return stored_index(self.folder, self.z)[0]
         old, both = before.z, min(rows, len(before.z))
         differ = [
@@ -421,21 +419,6 @@ class ServedRun:
             "probability": float(probabilities[best]),
             "probabilities": shares,
         }
-
-
-def mark_of(run: Path) -> Mark:
-    """Returns what changes whenever another version of a run is used, or the run is replaced.
-
-    Both files are replaced by a rename, so one that was never looked at has another number.
-    """
-    found = []
-    for path in (run / CONFIG, run / VERSIONS / CURRENT):
-        try:
-            about = path.stat()
-            found.append((about.st_ino, about.st_mtime_ns))
-        except OSError:
-            found.append((0, 0))
-    return tuple(found)
 
 
 class Current:

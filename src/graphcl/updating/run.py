@@ -136,7 +136,7 @@ def update_run(
     run = versions.run_root(run)
     runs.read_config(run)
     with versions.changing(run):
-        base = versions.current_run(run)
+        check, base = versions.kept_place(run), versions.current_run(run)
         graph = before(base)
         config, old = _read_old(base, graph)
         typed = not old.fitted.schema.is_plain
@@ -224,6 +224,7 @@ def update_run(
             found = write_drift(folder, new.nodes[shown], drift, about)
             write_result(folder, base, fitted, new, retrained=retrain)
             runs.write_object(folder / versions.ABOUT, about)
+            check()
         removed = versions.keep_newest(run, keep)
         path = versions.current_run(run)
     lines = update_lines(run, about, drift, path if found is not None else None, removed)
