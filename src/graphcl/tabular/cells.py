@@ -8,6 +8,7 @@ Texts write numbers and dates in several ways: ``1.169,00`` or ``1,169.00``, ``2
 one way alone. It is kept in the preparation, so tables that a model reads later are read alike.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -27,6 +28,8 @@ from graphcl.tabular.sources import Source
 
 MARKS = (",", ".")  # that may stand before decimals; the other one then parts thousands
 NO_VALUE = ("", "na", "n/a", "nan", "null", "none", "<na>", "-", "?")
+# A pattern, because IN takes room for every word and column: hundreds of columns do not have it.
+_NONE = literal(f"(?i) *({'|'.join(map(re.escape, NO_VALUE))}) *")
 _NUMBERS = ("INT", "DOUBLE", "FLOAT", "DECIMAL", "BOOLEAN")
 _NESTED = ("STRUCT", "MAP", "UNION")
 _NO_TYPE = '"NULL"'  # of a column of a table in memory without a value
@@ -46,8 +49,7 @@ def absent(source: Source, name: str) -> str:
         return f"({column} IS NULL OR isnan({column}))"
     if not is_text(source, name):
         return f"({column} IS NULL)"
-    words = ", ".join(literal(word) for word in NO_VALUE)
-    return f"({column} IS NULL OR lower(trim({column})) IN ({words}))"
+    return f"({column} IS NULL OR regexp_full_match({column}, {_NONE}))"
 
 
 def is_text(source: Source, name: str) -> bool:
@@ -264,21 +266,17 @@ def _counts(
     duck: Duck, source: Source, names: Sequence[str], tests: Mapping[str, str]
 ) -> Iterable[tuple[str, int, dict[str, int]]]:
     """Yields of each column how many values it has, and how many pass each test."""
-    for start in range(0, len(names), _COLUMNS):
-        block = names[start : start + _COLUMNS]
-        sql = []
-        for name in block:
-            there, cell = f"NOT {absent(source, name)}", f"trim({quoted(name)})"
-            sql.append(f"count(*) FILTER ({there})")
-            sql += [
-                f"count(*) FILTER ({there} AND {test.replace('{0}', cell)})"
-                for test in tests.values()
-            ]
-        row = duck.row(f"SELECT {', '.join(sql)} FROM {source.relation}", where=source.name)
-        width = 1 + len(tests)
-        for place, name in enumerate(block):
-            part = row[place * width : (place + 1) * width]
-            yield name, int(part[0]), dict(zip(tests, map(int, part[1:]), strict=True))
+    counts = ["count(*)"]
+    counts += [f"count(*) FILTER ({test.replace('{0}', 'cell')})" for test in tests.values()]
+    written = [name for name in names if is_text(source, name)]
+    plain = [name for name in names if not is_text(source, name)]
+    for some, there in ((written, f"NOT regexp_full_match(cell, {_NONE})"), (plain, "true")):
+        for start in range(0, len(some), _COLUMNS):
+            block = some[start : start + _COLUMNS]
+            texts = [f"trim({quoted(name)})" for name in block]
+            found = duck.each(source.relation, texts, counts, there, where=source.name)
+            for name, (known, *passed) in zip(block, found, strict=True):
+                yield name, known, dict(zip(tests, passed, strict=True))
 
 
 def _first(duck: Duck, source: Source, name: str, condition: str) -> tuple[int, str]:

@@ -143,8 +143,9 @@ def looks_like(source: Source, name: str) -> str:
     As a feature it would leak. Predictions are the columns that ``graphcl predict`` writes.
     """
     plain = name.strip().lower()
-    told = any(column.lower().startswith("p:") for column in source.columns)
-    predicted = plain.startswith("p:") or (told and plain == "probability")
+    predicted = plain.startswith("p:") or (
+        plain == "probability" and any(one.lower().startswith("p:") for one in source.columns)
+    )
     known = {"label": LABELS, "split": SPLITS, "prediction": PREDICTIONS}
     what = next((what for what, names in known.items() if plain in names), "")
     return what or ("prediction" if predicted else "")
@@ -346,13 +347,13 @@ def _candidates(
         return [held.column]
     # An id that is there twice by mistake is refused later, by its column's name.
     least = 0.0 if options.duplicates != "refuse" else 0.5
-    counts = ", ".join(f"count(DISTINCT nullif({quoted(one)}::VARCHAR, ''))" for one in names)
-    rows, *distinct = duck.row(
-        f"SELECT count(*), {counts} FROM (FROM {source.relation} LIMIT {HEAD})", where=source.name
-    )
+    head = f"(FROM {source.relation} LIMIT {HEAD})"
+    (rows,) = duck.row(f"SELECT count(*) FROM {head}", where=source.name)
+    texts = [f"nullif({quoted(one)}::VARCHAR, '')" for one in names]
+    distinct = duck.each(head, texts, ["count(DISTINCT cell)"], where=source.name)
     kept = [
         one
-        for one, count in zip(names, distinct, strict=True)
+        for one, (count,) in zip(names, distinct, strict=True)
         if count == rows or ((ranks[one] < OTHER or one == held.column) and count >= least * rows)
     ]
     kept = sorted(kept, key=lambda one: ranks[one])[:MOST]

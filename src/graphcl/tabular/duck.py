@@ -3,7 +3,7 @@
 import re
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from copy import copy
 from pathlib import Path
@@ -105,6 +105,36 @@ class Duck:
     def row(self, sql: str, *, where: str = "tables") -> tuple[Any, ...]:
         """Returns the first row of a query."""
         return self.rows(sql, where=where)[0]
+
+    def each(
+        self,
+        relation: str,
+        texts: Sequence[str],
+        counts: Sequence[str],
+        there: str = "true",
+        *,
+        where: str = "tables",
+    ) -> list[list[int]]:
+        """Returns what is counted of each column of texts; NULLs are left out.
+
+        Each cell stands in a row of its own: else whatever is counted or compared would take room
+        for every column, which a few hundred columns do not have.
+
+        Args:
+            relation: the table.
+            texts: SQL expressions of the columns.
+            counts: what is counted, of `cell`.
+            there: of which cells.
+            where: what an error message begins with.
+        """
+        named = ", ".join(f'{text} AS "{place}"' for place, text in enumerate(texts))
+        rows = self.rows(
+            f"SELECT place, {', '.join(counts)} FROM (UNPIVOT (SELECT {named} FROM {relation}) "
+            f"ON COLUMNS(*) INTO NAME place VALUE cell) WHERE {there} GROUP BY place",
+            where=where,
+        )
+        found = {int(place): counted for place, *counted in rows}
+        return [found.get(place, [0] * len(counts)) for place in range(len(texts))]
 
     def first(
         self, table: str, condition: str, cell: str = "NULL", *, where: str = "tables"
