@@ -409,9 +409,10 @@ def _delimited(path: Path, *, header: bool | None, names: frozenset[str]) -> Sou
 
     Args:
         path: a text file, gzipped or not.
-        header: whether the first line names the columns. None guesses: it is a header unless one
-            of its first two fields is a number.
-        names: expected column names; a first line that contains one of them is a header.
+        header: whether the first line names the columns. None guesses: in a table, it is a header
+            unless one of its first two fields is a number; in a list of edges with spaces between
+            the ends, if it has one of the expected names.
+        names: expected column names; a first line of a table that contains one is a header.
 
     Raises:
         GraphError: the file is empty, is not UTF-8 text, or repeats a column's name.
@@ -427,9 +428,9 @@ def _delimited(path: Path, *, header: bool | None, names: frozenset[str]) -> Sou
     fields = _fields(head, lines[0], delimiter)
     if header is None:
         named = any(field.strip().lower() in names for field in fields)
-        header = named or not any(_NUMBER.fullmatch(field.strip()) for field in fields[:2])
-        header = header and not words
-        header = header and (named or not _names_again(lines, delimiter))
+        number = any(_NUMBER.fullmatch(field.strip()) for field in fields[:2])
+        again = _names_again(lines, delimiter)
+        header = (named and not (words and again)) or not (words or number or again)
     columns = tuple(
         field if header and field.strip() else f"column{place}"
         for place, field in enumerate(fields)
@@ -440,10 +441,11 @@ def _delimited(path: Path, *, header: bool | None, names: frozenset[str]) -> Sou
             name.lower() not in lowered[:place], f"{path}: the header names column {name!r} twice"
         )
     how: dict[str, Any] = {"header": header, "zipped": zipped}
-    before = next(place for place, line in enumerate(every) if line.strip())  # empty lines
+    before = every.index(lines[0])  # empty lines, and comments
     relation = _read_csv(path, columns, delimiter=delimiter, quote='"', skip=before, **how)
     if delimiter == " ":  # any run of spaces and tabs
         # DuckDB splits at one character only: read whole lines, and split them with a pattern.
+        how |= {"header": False, "skip": before + 1 if header else 0}
         whole = _read_csv(path, ("line",), delimiter=_LINE, quote="", **how)
         split = "string_split_regex(trim(line, ' \t'), '[ \t]+')"
         picked = ", ".join(f'words[{place}] AS "{name}"' for place, name in enumerate(columns, 1))
@@ -459,7 +461,7 @@ def _names_again(lines: Sequence[str], delimiter: str) -> bool:
 
     So it is in a list of edges without column names: ``alice,bob`` names two nodes.
     """
-    rows = (line.split(delimiter, 2)[:2] for line in lines)
+    rows = (line.split(delimiter.strip(" ") or None, 2)[:2] for line in lines)
     first = {field.strip() for field in next(rows)}
     later = {field.strip() for row in rows for field in row}
     return len(first) == 2 and first <= later
