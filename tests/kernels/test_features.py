@@ -12,6 +12,7 @@ from graphcl.kernels.features import (
     is_faster,
     linear,
     product,
+    stable_product,
     transposed_product,
 )
 
@@ -137,3 +138,15 @@ assert torch.get_num_threads() == 1
 assert np.array_equal(first, second)
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("width", [1, 3, 6, 11, 13, 64, 100])
+@pytest.mark.parametrize("depth", [1, 6, 11, 12, 37, 200])
+def test_a_row_has_the_same_bits_wherever_it_stands(depth, width, generator):
+    x = torch.randn(500, depth, generator=generator)
+    weight = torch.randn(depth, width, generator=generator)
+    whole = stable_product(x, weight)
+    torch.testing.assert_close(whole.double(), x.double() @ weight.double(), rtol=1e-4, atol=1e-4)
+    for start, count in ((0, 1), (3, 1), (5, 64), (7, 130), (499, 1)):
+        some = stable_product(x[start : start + count].clone(), weight)
+        assert torch.equal(some, whole[start : start + count])

@@ -174,3 +174,23 @@ def test_codes_that_are_read_as_numbers_are_said():
     _, report = tables(nodes, one_hot=("zip",))
     assert not any("codes" in note for note in report.notes)
     assert report.column_features[:2] == ["zip=01234", "zip=560"]
+
+
+@pytest.mark.parametrize("kind", ["numbers", "gaps", "categories"])
+def test_a_file_may_have_hundreds_of_columns_of_texts(kind):
+    rng = np.random.default_rng(0)
+    made = {
+        "numbers": rng.integers(0, 9, (30, 260)),
+        "gaps": np.where(rng.random((30, 260)) < 0.3, "n/a", rng.integers(0, 9, (30, 260))),
+        "categories": rng.choice(["red", "blue"], (30, 260)),
+    }[kind]
+    table = pandas.DataFrame(made).add_prefix("k")
+    table.insert(0, "id", range(30))
+    table.to_csv("n.csv", index=False)
+    write("e.csv", "source,target\n" + "".join(f"{i},{(i + 1) % 30}\n" for i in range(30)))
+    graph, _ = load_tables("e.csv", TableOptions(nodes="n.csv", missing="zero"))
+    expected = {"numbers": made, "gaps": np.where(made == "n/a", "0", made)}.get(kind)
+    if expected is None:
+        assert graph.num_features == 520
+    else:
+        np.testing.assert_array_equal(graph.x, expected.astype(np.float32))

@@ -298,6 +298,26 @@ def test_what_a_file_is_not_is_said_in_our_words(name, content, message):
         read_tables(name, **STRUCTURAL)
 
 
+def test_a_list_with_spaces_may_begin_with_names_of_its_columns():
+    lines = {
+        "a.txt": "# made by hand\n\nsource target weight\na b 1\nb\tc   2\nc a 3\n",
+        "b.edges": "From\tTo\na\tb\nb\tc\nc\ta\n",
+        "c.el": "src,dst\na,b\nb,c\nc,a\n",
+        "d.txt": "a b\nb c\nc a\n",
+    }
+    for name, text in lines.items():
+        write(name, text)
+        assert edges_of(read_tables(name, **STRUCTURAL)) == TRIANGLE
+    weighted = read_tables("a.txt", weight="weight", **STRUCTURAL)
+    assert sorted(weighted.relations[("node", "edge", "node")].weight) == [1, 1, 2, 2, 3, 3]
+    write("words.txt", "to from\nfrom a\na to\n")
+    assert edges_of(read_tables("words.txt", **STRUCTURAL)) == {
+        ("from", "to"),
+        ("a", "from"),
+        ("a", "to"),
+    }
+
+
 def test_headers_are_guessed_or_given():
     write("plain.csv", "1,2\n2,3\n")
     assert edges_of(read_tables("plain.csv", **STRUCTURAL)) == {(1, 2), (2, 3)}

@@ -131,7 +131,7 @@ def product(h: Tensor, weight: Tensor) -> Tensor:
 
 
 def stable_product(rows: Tensor, weight: Tensor) -> Tensor:
-    """Returns rows @ weight; on a CPU the bits of a row do not depend on the number of rows.
+    """Returns rows @ weight; on a CPU the bits of a row do not depend on the other rows.
 
     BLAS has other loops for a single row and for the last rows of a table.
     """
@@ -139,11 +139,17 @@ def stable_product(rows: Tensor, weight: Tensor) -> Tensor:
 
 
 def padded_product(rows: Tensor, weight: Tensor) -> Tensor:
-    """Returns rows @ weight; on a CPU with rows of zeros below, up to a multiple of `UNIT`."""
+    """Returns rows @ weight; on a CPU with rows of zeros below, up to a multiple of `UNIT`.
+
+    MKL's loops for narrow matrices round a row by where it stands, on some processors. Turned, each
+    row is a lane of its vectors, and all lanes are rounded alike.
+    """
     missing = 0 if rows.is_cuda else -len(rows) % UNIT
     if missing:
         rows = torch.cat([rows, rows.new_zeros(missing, rows.shape[1])])
-    return rows @ weight
+    if rows.is_cuda or not torch.backends.mkl.is_available():
+        return rows @ weight
+    return (weight.T @ rows.T).T.contiguous()
 
 
 def linear(x: Features, weight: Tensor) -> Tensor:
