@@ -309,7 +309,7 @@ def test_a_list_with_spaces_may_begin_with_names_of_its_columns():
         write(name, text)
         assert edges_of(read_tables(name, **STRUCTURAL)) == TRIANGLE
     weighted = read_tables("a.txt", weight="weight", **STRUCTURAL)
-    assert sorted(weighted.relations[("node", "edge", "node")].weight) == [1, 1, 2, 2, 3, 3]
+    assert sorted(weighted.relations[("node", "edge", "node")].edge_weight) == [1, 1, 2, 2, 3, 3]
     write("words.txt", "to from\nfrom a\na to\n")
     assert edges_of(read_tables("words.txt", **STRUCTURAL)) == {
         ("from", "to"),
