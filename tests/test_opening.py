@@ -1,9 +1,11 @@
 """A graph is opened in Python by the name or path that a command takes."""
 
 import numpy as np
+import pandas
 import pytest
 
 import graphcl
+from graphcl.cli.main import run
 from graphcl.errors import DatasetError
 from graphcl.tabular.build import build_store
 from tests.conftest import random_graph
@@ -52,3 +54,14 @@ def test_what_is_no_graph_is_refused(tmp_path):
     (tmp_path / "notes.doc").touch()
     with pytest.raises(DatasetError, match=r"a graph file must be an .npz"):
         graphcl.open_graph(tmp_path / "notes.doc")
+
+
+def test_a_run_is_no_graph_also_with_tables_of_answers(tmp_path, capsys):
+    (tmp_path / "config.toml").write_text("")
+    pandas.DataFrame({"source": ["a"], "target": ["b"]}).to_parquet(tmp_path / "answer.parquet")
+    with pytest.raises(DatasetError, match="is a run; what is asked for is a graph"):
+        graphcl.open_graph(tmp_path)
+    assert run(["train", str(tmp_path)]) == 2
+    assert "is a run" in capsys.readouterr().err
+    assert run(["check", str(tmp_path)]) == 2
+    assert "is a run, not a store" in capsys.readouterr().err

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from graphcl.datasets import CATALOGUE, data_folders, gallery_files, load_dataset
-from graphcl.errors import DatasetError, suggestion
+from graphcl.errors import DatasetError, demand, suggestion
+from graphcl.files import RUN_CONFIG
 from graphcl.files.arrays import refuse_gzipped
 from graphcl.files.remote import local
 from graphcl.graphs.collection import GraphCollection
@@ -71,6 +72,8 @@ def require_known(name: str) -> None:
     if path.exists():
         if path.is_file():
             refuse_gzipped(path, DatasetError)
+        is_run = (path / RUN_CONFIG).is_file()
+        demand(not is_run, f"{name}: is a run; what is asked for is a graph", DatasetError)
         raise DatasetError(
             f"{name}: a graph file must be an .npz, a store or a list of edges "
             f"({', '.join(EDGE_FILES)}); or name a dataset: {known}"

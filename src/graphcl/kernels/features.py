@@ -23,6 +23,7 @@ from graphcl.kernels.parallel import parallel, prange
 LEAST_WORK = 1 << 22  # entries times columns; with less, compilation takes longer than it saves
 LEAST_WIDTH = 64  # columns of a slab; narrower ones do not pay, as each core reads all entries
 SLAB_BYTES = 1 << 22  # about what a core's own cache holds
+_MKL = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
 UNIT = 64  # rows of a `stable_product` on a CPU are a multiple of it
 
 
@@ -147,7 +148,7 @@ def padded_product(rows: Tensor, weight: Tensor) -> Tensor:
     missing = 0 if rows.is_cuda else -len(rows) % UNIT
     if missing:
         rows = torch.cat([rows, rows.new_zeros(missing, rows.shape[1])])
-    if rows.is_cuda or not torch.backends.mkl.is_available():
+    if rows.is_cuda or not _MKL:
         return rows @ weight
     return (weight.T @ rows.T).T.contiguous()
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from graphcl.errors import MissingExtraError, RunError, is_command, option
+from graphcl.files import RUN_CONFIG
 from graphcl.files.arrays import map_npy, with_digest
 from graphcl.files.atomic import check_new_folder, whole_folder, write_whole
 from graphcl.files.patched import has_table, map_table
@@ -41,7 +42,7 @@ if TYPE_CHECKING:  # a run's words and embeddings are read without torch, which 
 
 
 FORMAT = 1
-CONFIG, MODEL, METRICS = "config.toml", "model.safetensors", "metrics.jsonl"
+CONFIG, MODEL, METRICS = RUN_CONFIG, "model.safetensors", "metrics.jsonl"
 SCALING = "scaling.safetensors"  # where `feature_scaling` is ``auto``
 ALIGNMENT = "alignment.safetensors"  # where the model was trained on and turned to its old space
 METRICS_BYTES = 1 << 28  # a million epochs

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from graphcl.errors import GraphError, check_known, demand, option
+from graphcl.files import RUN_CONFIG
 from graphcl.files.arrays import refuse_gzipped
 from graphcl.files.remote import DATABASE, PARQUET
 from graphcl.store.header import is_store
@@ -242,9 +243,11 @@ def _parquet_files(path: Path) -> list[Path]:
     """Returns the Parquet files of a folder, or those that a pattern such as ``x/*.parquet`` names.
 
     They are sorted by name, which is the order of their rows. Files that begin with a dot or an
-    underscore are left out, as other programs do.
+    underscore are left out, as other programs do. Those of a run are answers.
     """
     if path.is_dir():
+        if (path / RUN_CONFIG).is_file():
+            return []
         found = [one for kind in PARQUET for one in path.rglob(f"*{kind}")]
         top = path
     elif not path.exists() and _kind(path) in PARQUET and any(mark in str(path) for mark in "*?["):
