@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from graphcl.kernels.adjacency import csr_matmul
 from graphcl.kernels.buffers import empty
@@ -23,8 +24,8 @@ from graphcl.kernels.parallel import parallel, prange
 LEAST_WORK = 1 << 22  # entries times columns; with less, compilation takes longer than it saves
 LEAST_WIDTH = 64  # columns of a slab; narrower ones do not pay, as each core reads all entries
 SLAB_BYTES = 1 << 22  # about what a core's own cache holds
-_MKL = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
 UNIT = 64  # rows of a `stable_product` on a CPU are a multiple of it
+LANES = 16  # and its columns of this
 
 
 @dataclass(frozen=True)
@@ -142,15 +143,18 @@ def stable_product(rows: Tensor, weight: Tensor) -> Tensor:
 def padded_product(rows: Tensor, weight: Tensor) -> Tensor:
     """Returns rows @ weight; on a CPU with rows of zeros below, up to a multiple of `UNIT`.
 
-    MKL's loops for narrow matrices round a row by where it stands, on some processors. Turned, each
-    row is a lane of its vectors, and all lanes are rounded alike.
+    The columns are padded meanwhile: for those that do not fill a vector, BLAS has loops that round
+    a row by where it stands, on some processors.
     """
-    missing = 0 if rows.is_cuda else -len(rows) % UNIT
+    if rows.is_cuda:
+        return rows @ weight
+    missing, width = -len(rows) % UNIT, weight.shape[1]
     if missing:
         rows = torch.cat([rows, rows.new_zeros(missing, rows.shape[1])])
-    if rows.is_cuda or not _MKL:
+    if width % LANES == 0:
         return rows @ weight
-    return (weight.T @ rows.T).T.contiguous()
+    whole = rows @ pad(weight, (0, -width % LANES))
+    return whole[:, :width].contiguous()
 
 
 def linear(x: Features, weight: Tensor) -> Tensor:
