@@ -9,6 +9,7 @@ import sys
 import time
 from importlib import import_module
 
+import numpy as np
 import pytest
 import typer
 
@@ -79,6 +80,11 @@ def test_a_bug_is_one_line_and_exit_code_1(monkeypatch, capsys):
     monkeypatch.setattr("graphcl.cli.datasets._row", lambda card: 1 / 0)
     assert run(["datasets"]) == 1
     assert "bug: ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_too_little_memory_is_no_bug(monkeypatch, capsys):
+    monkeypatch.setattr("graphcl.cli.datasets._row", lambda card: np.zeros(1 << 50))
+    assert "out of memory: Unable to allocate" in fails(capsys, "datasets")
 
 
 def start(folder, *arguments):

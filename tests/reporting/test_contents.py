@@ -176,6 +176,10 @@ def test_scores_are_those_of_the_whole_graph_and_edges_are_left_out(here):
     assert found.result["graph"]["edges"] == whole.num_edges
     source = np.repeat(np.arange(90), np.diff(whole.indptr))
     assert plain.homophily == pytest.approx(np.mean(whole.y[source] == whole.y[whole.indices]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "MOST_CONFUSED", 2)
+        many = gather(Path("run"), whole, method="pca", result=result)
+    assert many.confusion is None
     of_edges = ("components", "homophily")
     assert [getattr(found, name) for name in of_edges] == [None] * 2
     assert None not in [getattr(plain, name) for name in of_edges]

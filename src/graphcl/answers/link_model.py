@@ -49,7 +49,7 @@ from numpy.linalg import norm
 from threadpoolctl import threadpool_limits
 
 from graphcl.answers.similar import nearest_without
-from graphcl.arrays import Array, blocks
+from graphcl.arrays import Array, blocks, sized_blocks
 from graphcl.errors import counted, demand
 from graphcl.evaluation.links import (
     HeldOutEdges,
@@ -388,14 +388,15 @@ class PairColumns:
             place: of the source of each pair among these, in ascending order.
             targets: of each pair.
         """
-        found = np.zeros(len(targets))
+        found, sizes = np.zeros(len(targets)), np.diff(self.into.indptr)[targets]
         block = max(1, _NUMBERS // max(1, self.into.shape[1]))
         for start in range(0, out.shape[0], block):
             begin, end = np.searchsorted(place, [start, start + block])
             reached = (out[start : start + block] @ self.spread).toarray()
-            ends = self.into[targets[begin:end]].tocoo()
-            sums = reached[place[begin:end][ends.coords[0]] - start, ends.coords[1]]
-            found[begin:end] = np.bincount(ends.coords[0], sums, minlength=end - begin)
+            for some in sized_blocks(sizes[begin:end], begin):
+                ends = self.into[targets[some]].tocoo()
+                sums = reached[place[some][ends.coords[0]] - start, ends.coords[1]]
+                found[some] = np.bincount(ends.coords[0], sums, minlength=some.stop - some.start)
         return found
 
 

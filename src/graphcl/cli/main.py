@@ -232,6 +232,8 @@ def _run(arguments: list[str]) -> tuple[int, str]:
         if type(error).__name__ == "OutOfMemoryError":  # torch's
             advice = "try --set mode=sampled, a smaller dim or batch_nodes, --device cpu"
             return 2, _line(f"out of GPU memory; {advice}")
+        if isinstance(error, MemoryError):
+            return 2, _line(f"out of memory: {error}")
         where = traceback.format_exc() if is_verbose() else ""
         return 1, where + _line(f"bug: {type(error).__name__}: {error} (--verbose shows where)")
     return (code if isinstance(code, int) else 0), ""

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from graphcl.arrays import Array, blocks
+from graphcl.arrays import Array, blocks, sized_blocks
 from graphcl.errors import GraphError, counted, demand, require
 from graphcl.evaluation.unsupervised import unit_rows
 from graphcl.graphs.graph import Graph
@@ -280,7 +280,8 @@ def neighbourhoods(relation: Relation, by: str = "common_neighbours") -> tuple[A
 def overlap(first: Any, second: Any, pairs: Array) -> Array:
     """Returns the products of rows of two matrices, for every pair."""
     found = np.zeros(len(pairs))
-    for some in blocks(len(pairs), _BLOCK):
+    sizes = np.diff(first.indptr)[pairs[:, 0]] + np.diff(second.indptr)[pairs[:, 1]]
+    for some in sized_blocks(sizes):  # a hub's row is there once for each of its pairs
         product = first[pairs[some, 0]] * second[pairs[some, 1]]
         found[some] = np.asarray(product.sum(axis=1)).ravel()
     return found

@@ -285,6 +285,7 @@ def fit_logistic(z: Array, y: Array, strength: float, start: Any = None) -> Any:
     with warnings.catch_warnings():
         # The weakest penalties may not converge, but they overfit and validation rejects them.
         warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
         return start.set_params(C=strength).fit(z, y)
 
 

@@ -49,6 +49,7 @@ LARGEST = 5
 MOST_TEXT = 160  # characters of a cell
 
 DAMAGED = (KeyError, TypeError, ValueError, AttributeError, IndexError)  # or of another version
+MOST_CONFUSED = 50  # classes beyond which a table of them all tells nothing
 MAP_NODES = 200_000  # drawn at most; a larger graph is sampled
 SCORED_NODES = 200_000  # labelled nodes that the probe sees at most
 LEFT_OUT = "What is measured on edges is left out: it needs the whole graph in memory."
@@ -451,6 +452,8 @@ def _fact(
 
 
 def _confusion(z: Array, labelled: Nodes, result: dict[str, Any]) -> Confusion | None:
+    if labelled.num_classes > MOST_CONFUSED:
+        return None
     try:
         probe = result.get("probe") or {}
         strength = probe.get("strength") or linear_probe(z, labelled).strength
