@@ -526,6 +526,7 @@ REASONS = {
     ),
     "run by test_vectors_are_saved_as_it_is_said": ("…: --vectors takes an .npy file",),
     NOTHING: (
+        "…: its rows of … are of another graph; choose another --out",
         "embed: --rows must",
         "--set takes",
         "train: --cache must",

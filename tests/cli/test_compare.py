@@ -46,6 +46,26 @@ def test_a_folder_in_all_forms(graphs, capsys):
     assert "2 graphs that every system was scored on" in captured.out
 
 
+@pytest.mark.parametrize("other", ["labels", "edges"])
+def test_rows_of_another_graph_of_the_same_name_are_refused(graphs, capsys, other):
+    command = ["compare", "mine", *QUICK, "--runs", "1"]
+    assert run(command) == 0
+    capsys.readouterr()
+    rows = graphs / "comparison/compare.jsonl"
+    before = rows.read_bytes()
+    changed = dict(np.load("mine/second.npz"))
+    if other == "labels":
+        changed["y"] = changed["y"][::-1]
+    else:
+        ends = changed["edge_index"]
+        changed["edge_index"] = ends[:, (ends != 0).all(axis=0)]
+    np.savez("mine/second.npz", **changed)
+    said = fails(capsys, *command)
+    assert "its rows of 'second' are of another graph; choose another --out" in said
+    assert rows.read_bytes() == before
+    assert run([*command, "--out", "anew"]) == 0
+
+
 def test_few_labels_have_a_table_of_their_own(graphs, capsys):
     given = ["--methods", "raw,trees", "--device", "cpu", "--runs", "1", "--labels", "5"]
     assert run(["compare", "mine", *given, "--json"]) == 0

@@ -1,3 +1,4 @@
+import dataclasses
 from dataclasses import replace
 
 import numpy as np
@@ -107,6 +108,10 @@ def test_a_folder_of_another_search_is_refused(graph, tmp_path):
     before = (tmp_path / TRIALS).read_bytes()
     with pytest.raises(RunError, match="another graph, recipe, seed or objective"):
         tune.tune(search_of(graph, tmp_path, dim=4), 2)
+    relabelled = dataclasses.replace(graph.only_type, y=graph.y[::-1].copy())
+    other = dataclasses.replace(graph, nodes={relabelled.name: relabelled})
+    with pytest.raises(RunError, match="another graph, recipe, seed or objective"):
+        tune.tune(search_of(other, tmp_path), 2)
     assert (tmp_path / TRIALS).read_bytes() == before
 
 

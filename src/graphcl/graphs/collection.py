@@ -285,6 +285,15 @@ def fingerprint(graphs: Sequence[Graph]) -> str:
     return digest.hexdigest()[:16]
 
 
+def labelled_fingerprint(graphs: Sequence[Graph]) -> str:
+    """Returns a fingerprint of graphs with their labels and splits, all of them."""
+    digest = hashlib.sha256(fingerprint(graphs).encode())
+    for nodes in (one for graph in graphs for one in graph.nodes.values()):
+        for array in (nodes.y, nodes.split_codes):
+            digest.update(b"none" if array is None else np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]
+
+
 def _sample(array: Any, count: int = SAMPLED) -> bytes:
     """Returns the bytes of at most `count` evenly spaced rows; numbers of any width are alike."""
     if len(array) == 0:

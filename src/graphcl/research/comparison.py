@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from graphcl.errors import GraphError, ParameterError, counted, demand
+from graphcl.errors import GraphError, ParameterError, RunError, counted, demand, option
 from graphcl.evaluation.splits import METRICS, compare_learner, compare_probe
+from graphcl.graphs.collection import labelled_fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.research.output import Report, Table, failure_text, plot, runs_text
 from graphcl.research.rows import (
@@ -32,6 +33,7 @@ from graphcl.research.rows import (
     latest,
     mean_and_deviation,
     number,
+    read,
     text,
 )
 from graphcl.research.systems import SYSTEMS
@@ -124,6 +126,13 @@ def compare(
     def loaded(name: str) -> Graph:
         return graphs[name]()
 
+    for name, contents in _contents(path, graphs).items():
+        demand(
+            contents == {labelled_fingerprint((loaded(name),))},
+            f"{path}: its rows of {name!r} are of another graph; choose another {option('out')}",
+            RunError,
+        )
+
     def job(name: str, system: System, seed: int) -> Job:
         about: Row = {"graph": name, "system": system.label, "seed": seed}
         several = {None: about} | {count: about | {"labels": count} for count in labels}
@@ -148,6 +157,15 @@ def compare(
     )
 
 
+def _contents(path: Path, graphs: Mapping[str, Any]) -> dict[str, set[str]]:
+    """Returns the fingerprints of the graphs that rows of a file are of, by the graph's name."""
+    found = defaultdict[str, set[str]](set)
+    for row in read(path):
+        if (name := text(row, "graph")) in graphs and "content" in row:
+            found[name].add(text(row, "content"))
+    return found
+
+
 def _scorings(
     about: Mapping[int | None, Row],
     system: System,
@@ -157,8 +175,9 @@ def _scorings(
 ) -> Iterator[Scoring]:
     """Trains a system once and scores it in every regime; `about` has the rows of each."""
     graph, method = load(), system.method("")
+    content = {"content": labelled_fingerprint((graph,))}
     if isinstance(method, SplitBySplit):
-        known: Row = {
+        known: Row = content | {
             "method": system.name,
             "title": system.title,
             "settings": settings_of(method),
@@ -169,6 +188,7 @@ def _scorings(
             yield Scoring((one | known,), score)
         return
     trial = train_method(system, graph, seed=seed, device=device)
+    about = {labels: one | content for labels, one in about.items()}
     for labels, one in about.items():
         row = trial.row | one
         if trial.embeddings is None:

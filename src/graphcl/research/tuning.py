@@ -6,6 +6,7 @@ uninterrupted one. What is maximised never reads test labels: when an objective 
 the labels of training and validation nodes and drops the rest of `y`.
 """
 
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from graphcl.errors import RunError, TrainingError, demand, import_extra
 from graphcl.estimator.model import GraphCL
 from graphcl.evaluation.splits import METRICS, metric_of, nodes_to_choose_by, validation_score
 from graphcl.files.atomic import write_whole
-from graphcl.graphs.collection import GraphCollection, labelled_nodes
+from graphcl.graphs.collection import GraphCollection, labelled_fingerprint, labelled_nodes
 from graphcl.graphs.graph import Graph
 from graphcl.recipes import Recipe
 from graphcl.research import rows
@@ -123,8 +124,12 @@ class Search:
     @property
     def about(self) -> Row:
         """What all trials of a file have in common."""
+        data = self.objective.data
+        graphs = data.graphs if isinstance(data, GraphCollection) else (data,)
         return {
-            "graph": self.objective.data.name,
+            "graph": data.name,
+            "content": labelled_fingerprint(graphs),
+            "labels": zlib.crc32(np.ascontiguousarray(self.objective.y).tobytes()),
             "objective": self.objective.name,
             "base": asdict(self.base),
             "fixed": sorted(self.fixed),
