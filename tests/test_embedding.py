@@ -4,12 +4,15 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
+from torch import nn
 
 from graphcl.embedding import embed, embed_graph
 from graphcl.encoders import build_encoder
-from graphcl.errors import ParameterError
+from graphcl.errors import ParameterError, PartError, TrainingError
+from graphcl.estimator.model import GraphCL
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.tensors import graph_tensors
+from graphcl.kernels.adjacency import mean_pool
 from tests.conftest import random_graph
 from tests.elsewhere import mapped
 
@@ -157,3 +160,70 @@ def test_many_rows_of_one_layer_are_those_of_all(tmp_path, generator):
         rows = random.choice(20_000, count, replace=False)
         some = embed_graph(encoder, graph, device=torch.device("cpu"), nodes=rows)["node"]
         np.testing.assert_array_equal(some, whole[rows])
+
+
+class Plain(nn.Module):
+    """One layer; `cut` rows are forgotten."""
+
+    cut = 0
+
+    def __init__(self, num_features, *, dim, layers, generator):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(num_features, dim, generator=generator))
+
+    def forward(self, x, adjacency):
+        h = mean_pool(x @ self.weight, adjacency)
+        return h[: len(h) - self.cut]
+
+
+class Short(Plain):
+    cut = 2
+
+
+class Lost(Plain):
+    """Forgets a number, but not in training."""
+
+    def forward(self, x, adjacency):
+        h = super().forward(x, adjacency)
+        return h if self.training else h * float("nan")
+
+
+class Writing(Plain):
+    """Writes to its input when it embeds."""
+
+    def forward(self, x, adjacency):
+        return super().forward(x if self.training else x.mul_(0.5), adjacency)
+
+
+def model(encoder, **options):
+    return GraphCL(encoder=encoder, dim=4, epochs=1, device="cpu", **options)
+
+
+def test_a_row_for_each_node_is_wanted():
+    assert model(Plain).fit_transform(random_graph()).shape == (60, 4)
+    with pytest.raises(PartError, match="Short returned 118 rows for 120 nodes of the views"):
+        model(Short).fit(random_graph())
+    fitted = model(Plain).fit(random_graph())
+    fitted._fitted.encoder.cut = 1
+    with pytest.raises(PartError, match="Plain returned 59 rows for 60 nodes"):
+        fitted.transform(random_graph())
+
+
+def test_numbers_that_are_none_are_no_success():
+    with pytest.raises(PartError, match="Lost returned a number that is not finite"):
+        model(Lost).fit_transform(random_graph())
+
+    def infinite_slope(h_1, h_2):
+        return (h_1 - h_2).square().mean() + (h_1 * 0).sum().sqrt() * 0
+
+    with pytest.raises(TrainingError, match="the last step made a weight that is not finite"):
+        GraphCL("cora", dim=8, epochs=1, loss=infinite_slope, device="cpu").fit(random_graph())
+
+
+def test_the_graph_stays_as_it_is():
+    graph = random_graph()
+    before = graph.x.copy()
+    fitted = model(Writing, feature_scaling="none").fit(graph)
+    first = fitted.transform(graph)
+    np.testing.assert_array_equal(fitted.transform(graph), first)
+    np.testing.assert_array_equal(graph.x, before)

@@ -21,7 +21,7 @@ from graphcl.arrays import Floats, Integers
 from graphcl.devices import available_memory_bytes
 from graphcl.distributed import current_share
 from graphcl.encoders import LayeredEncoder, layered
-from graphcl.errors import require
+from graphcl.errors import PartError, demand, require
 from graphcl.files.arrays import create_npy
 from graphcl.files.atomic import whole_file
 from graphcl.graphs.graph import Graph
@@ -54,11 +54,26 @@ Chosen = slice | Integers | None  # nodes of a type: a range, or their numbers, 
 
 @torch.no_grad()
 def embed(encoder: nn.Module, x: Features, adjacency: Adjacency) -> Floats:
-    """Returns the embeddings of all nodes of a plain graph at once, ``[num_nodes, dim]``."""
+    """Returns the embeddings of all nodes of a plain graph at once, ``[num_nodes, dim]``.
+
+    Raises:
+        PartError: the encoder fails, or returns other rows or numbers than embeddings have.
+    """
     encoder.eval()
     encode = encoder.embedding if isinstance(encoder, LayeredEncoder) else encoder
     encode = answerable("encoder", encoder, encode)
-    return np.asarray(encode(x, adjacency).float().cpu())
+    if not isinstance(encoder, LayeredEncoder) and isinstance(x, torch.Tensor):
+        x = x.clone()  # an encoder of the user's own may write to what may be the graph's memory
+    found = np.asarray(encode(x, adjacency).float().cpu())
+    name, nodes = type(encoder).__name__, x.shape[0]
+    demand(
+        len(found) == nodes,
+        f"the encoder {name} returned {len(found):,} rows for {nodes:,} nodes",
+        PartError,
+    )
+    finite = bool(np.isfinite(found).all())
+    demand(finite, f"the encoder {name} returned a number that is not finite", PartError)
+    return found
 
 
 @torch.no_grad()

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from graphcl.distributed import ALONE, Share, gather_tables
 from graphcl.encoders import LayeredEncoder
 from graphcl.encoders.layer import as_tables
-from graphcl.errors import require
+from graphcl.errors import PartError, demand, require
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import NODE
 from graphcl.graphs.scaling import TableScaling
@@ -275,7 +275,7 @@ class WholeBatch:
     def _of_batch(self, encoder: nn.Module, view: View, *, copies: bool) -> list[Tensor]:
         """Returns the rows of B in a view, one table for each type; of `copies`, both rows."""
         if self.nodes is None:
-            return _tables(encoder(*view))
+            return _tables(_encoded(encoder, view))
         rows, division = self.nodes, self.graph.division
         if division is not None:
             (some,) = rows.values()
@@ -287,7 +287,19 @@ class WholeBatch:
             plain = not isinstance(view[0], Mapping)
             return _tables(encoder.on_rows(*view, *rows.values() if plain else [rows]))
         (some,) = rows.values()
-        return [cast("Tensor", encoder(*view))[some]]
+        return [_encoded(encoder, view)[some]]
+
+
+def _encoded(encoder: nn.Module, view: View) -> Any:
+    """Returns what the encoder makes of a view; of a plain graph, a row for each node."""
+    found, rows = encoder(*view), getattr(view[0], "shape", (None,))[0]
+    demand(
+        rows is None or not isinstance(found, Tensor) or len(found) == rows,
+        f"the encoder {type(encoder).__name__} returned {len(found):,} rows for {rows} nodes of "
+        "the views",
+        PartError,
+    )
+    return found
 
 
 def _tables(h: Tensor | Mapping[str, Tensor]) -> list[Tensor]:

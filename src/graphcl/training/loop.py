@@ -28,6 +28,9 @@ from graphcl.seeding import derive, generator
 from graphcl.settings import check_setting
 from graphcl.views import Perturbation
 
+# Where numbers become infinite, or none at all.
+ADVICE = "try a lower learning_rate, a higher temperature or features of a smaller scale"
+
 
 def steps_of(num_nodes: int, batch_nodes: int) -> int:
     """Returns the number of batches of `batch_nodes`, or fewer, in an epoch; 0 takes all nodes."""
@@ -359,12 +362,13 @@ def train(
             )
             demand(
                 math.isfinite(metrics.loss),
-                f"the loss became {metrics.loss} in epoch {metrics.epoch}; try a lower "
-                "learning_rate, a higher temperature or features of a smaller scale",
+                f"the loss became {metrics.loss} in epoch {metrics.epoch}; {ADVICE}",
                 TrainingError,
             )
             on_epoch(metrics)
             on_step(state)
+    finite = all(bool(torch.isfinite(one).all()) for one in encoder.parameters())
+    demand(finite, "the last step made a weight that is not finite; " + ADVICE, TrainingError)
 
 
 class _Encode(nn.Module):
