@@ -126,7 +126,7 @@ def compare(
     def loaded(name: str) -> Graph:
         return graphs[name]()
 
-    for name, contents in _contents(path, graphs).items():
+    for name, contents in _contents(path, graphs, systems).items():
         demand(
             contents == {labelled_fingerprint((loaded(name),))},
             f"{path}: its rows of {name!r} are of another graph; choose another {option('out')}",
@@ -157,11 +157,14 @@ def compare(
     )
 
 
-def _contents(path: Path, graphs: Mapping[str, Any]) -> dict[str, set[str]]:
+def _contents(
+    path: Path, graphs: Mapping[str, Any], systems: Iterable[System]
+) -> dict[str, set[str]]:
     """Returns the fingerprints of the graphs that rows of a file are of, by the graph's name."""
-    found = defaultdict[str, set[str]](set)
+    found, labels = defaultdict[str, set[str]](set), {system.label for system in systems}
     for row in read(path):
-        if (name := text(row, "graph")) in graphs and "content" in row:
+        asked = (name := text(row, "graph")) in graphs and text(row, "system") in labels
+        if asked and "content" in row:
             found[name].add(text(row, "content"))
     return found
 
