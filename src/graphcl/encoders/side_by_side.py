@@ -21,6 +21,7 @@ weights.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -30,9 +31,11 @@ from graphcl.kernels.features import Features, linear
 from graphcl.settings import check_setting
 
 EXACT = 1024  # rows or columns up to which their products are diagonalised
-SPARE, TURNS = 16, 2  # more directions than wanted, and how often they are turned
-RANK = 1e-10  # of the largest product: directions below are rounding
-BLOCK = 4096  # columns of a wide table that are in float64 at a time
+SPARE = 16  # directions of a subspace beyond those wanted, so that the last wanted are near
+TURNS = 2  # how often a subspace is turned towards the leading directions
+RANK = 1e-10  # of the largest eigenvalue: directions below are rounding
+EQUAL = 1e-11  # of the largest eigenvalue: two that are nearer than this are equal but for rounding
+BLOCK = 4096  # rows or columns of a table that are in float64 at a time
 
 
 def divide_columns(
@@ -72,31 +75,82 @@ def divide_columns(
 
 @torch.no_grad()
 def principal_directions(x: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Returns orthonormal directions in which rows vary most, the first first, ``[P, count]``.
+    """Returns orthonormal directions in which rows vary most, largest first, ``[P, count]``.
 
-    Fewer are returned if the rows have fewer. Their products are diagonalised if they are few; else
-    a random subspace is turned towards the largest ones, which takes a few products (Halko et al.,
-    2011).
+    Fewer are returned if the rows have fewer. All is computed in float64, and each direction has a
+    sign that does not depend on the library that finds it, so a CPU and a GPU agree to rounding.
 
     Args:
         x: rows, ``[n, P]``, which are not centred.
         count: how many directions, at most.
-        generator: on the CPU; draws the subspace.
+        generator: on the CPU; draws the subspace and the signs.
     """
-    count, wide = min(count, *x.shape), x.shape[0] < x.shape[1]
-    if min(x.shape) > EXACT:
-        drawn = torch.randn(x.shape[1], min(count + SPARE, *x.shape), generator=generator)
-        basis = torch.linalg.qr(x @ drawn.to(x))[0]
-        for _ in range(TURNS):
-            basis = torch.linalg.qr(x @ torch.linalg.qr(x.T @ basis)[0])[0]
-        x, wide = basis.T @ x, True
-    size, vectors = torch.linalg.eigh(_products(x if wide else x.T))
-    kept = (size > size[-1:] * RANK).flip(0)[:count]
-    chosen: Tensor = vectors.flip(1)[:, :count][:, kept].to(x)
-    if not wide:
-        return chosen
-    turned: Tensor = torch.linalg.qr(x.T @ chosen)[0]
-    return turned
+    num_rows, num_features = x.shape
+    count = min(count, num_rows, num_features)
+    rows = x
+    if min(num_rows, num_features) > EXACT:
+        rows = _leading_combinations(x, min(count + SPARE, num_rows, num_features), generator)
+    if num_features <= len(rows):
+        sizes, directions = torch.linalg.eigh(_products(rows.T))
+    else:
+        sizes, combinations = torch.linalg.eigh(_products(rows))
+        # A direction is the combination Xᵀu of rows, whose squared length is the eigenvalue.
+        lengths = sizes.clamp(min=torch.finfo(sizes.dtype).tiny).sqrt()
+        directions = _multiply(rows.T, combinations) / lengths
+    sizes = sizes.flip(0)
+    directions = directions.flip(1)
+    rank = int((sizes > sizes[:1] * RANK).sum())
+    fixed = _fix_directions(directions[:, :rank], sizes[:rank], generator)
+    return fixed[:, :count].to(x)
+
+
+def _leading_combinations(x: Tensor, size: int, generator: torch.Generator) -> Tensor:
+    """Returns few rows ``[size, P]`` that vary as `x` does along its leading directions.
+
+    They are X in an orthonormal basis of a random subspace, which is turned by products with X and
+    its transpose and orthonormalised after each (Halko et al., 2011, algorithm 4.4).
+    """
+    drawn = torch.randn(x.shape[1], size, generator=generator, dtype=torch.float64)
+    basis: Tensor = torch.linalg.qr(_multiply(x, drawn.to(x.device)))[0]
+    for _ in range(TURNS):
+        image = torch.linalg.qr(_multiply(x.T, basis))[0]
+        basis = torch.linalg.qr(_multiply(x, image))[0]
+    return _multiply(x.T, basis).T
+
+
+def _fix_directions(directions: Tensor, sizes: Tensor, generator: torch.Generator) -> Tensor:
+    """Returns the same directions with signs, and bases of equal sizes, that are stated.
+
+    An eigenvector has no sign, and vectors of equal eigenvalues are any basis of their span: each
+    library returns another. Here a random matrix is projected onto the span of each group of
+    equal sizes and orthonormalised; this depends on the span and on the generator alone.
+    """
+    num_features, count = directions.shape
+    drawn = torch.randn(num_features, count, generator=generator, dtype=torch.float64)
+    coordinates = directions.T @ drawn.to(directions.device)
+    fixed = directions.clone()
+    signs = torch.where(coordinates.diagonal() < 0, -1.0, 1.0)
+    for start, end in _equal_sizes(sizes):
+        if end - start == 1:
+            fixed[:, start] *= signs[start]
+            continue
+        basis, upper = torch.linalg.qr(coordinates[start:end, start:end])
+        basis = basis * torch.where(upper.diagonal() < 0, -1.0, 1.0)  # makes the factors unique
+        fixed[:, start:end] = directions[:, start:end] @ basis
+    return fixed
+
+
+def _equal_sizes(sizes: Tensor) -> list[tuple[int, int]]:
+    """Returns the ranges of descending sizes whose neighbours are equal but for rounding."""
+    apart = (sizes[:-1] - sizes[1:]) > sizes[:1] * EQUAL
+    borders = [0, *(apart.nonzero().flatten() + 1).tolist(), len(sizes)]
+    return list(pairwise(borders))
+
+
+def _multiply(matrix: Tensor, columns: Tensor) -> Tensor:
+    """Returns a product in float64, without a copy of the whole matrix in it."""
+    blocks = torch.split(matrix, BLOCK)
+    return torch.cat([block.double() @ columns for block in blocks])
 
 
 def _products(rows: Tensor) -> Tensor:
