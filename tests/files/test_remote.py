@@ -215,6 +215,18 @@ def test_what_is_not_there(uri, s3, address, name, message, capsys):
     assert not fetched()
 
 
+@pytest.mark.parametrize("name", ["e[1].csv", "a b#1?.csv", "é%2.csv", "it's.csv"])
+def test_a_name_may_have_any_character(environment, s3, name):
+    put(s3, f"bucket/{name}", b"source,target\n1,2\n2,3\n")
+    put(s3, "bucket/e1.csv", b"source,target\n1,2\n")
+    written = name.replace("%", "%25").replace("?", "%3F").replace("#", "%23")
+    graph = graphcl.read_tables(f"s3://bucket/{written}", features="structural")
+    assert graph.num_nodes == 3
+    Path(name).write_text("source,target\n1,2\n2,3\n")
+    here = f"file://{Path(name).absolute()}"
+    assert graphcl.read_tables(here, features="structural").num_nodes == 3
+
+
 def test_an_unknown_scheme_and_a_file_of_this_machine(uri, made, capsys):
     assert run(["train", f"https://me:{SECRET}@host/edges.csv"]) == 2
     said = capsys.readouterr().err

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import wraps
 from itertools import groupby
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +15,7 @@ from graphcl.cli.options import TABLES, is_verbose
 from graphcl.errors import GraphError
 from graphcl.files.remote import named
 from graphcl.settings import LABEL_KINDS
+from graphcl.tabular.duck import exists
 from graphcl.tabular.options import (
     DUPLICATES,
     FEATURES,
@@ -234,7 +234,7 @@ def _plain(default: Any) -> Any:
 
 def plain_edges(given: list[str]) -> str | None:
     """Returns the list of edges that ``--edges`` gives without a name; None if it gives names."""
-    named = [not Path(text).exists() and bool(_NAMED.match(text)) for text in given]
+    named = [not exists(text) and bool(_NAMED.match(text)) for text in given]
     return given[0] if named == [False] else None
 
 
@@ -247,7 +247,7 @@ def parse_tables(given: list[str], role: str) -> Any:
     if not given:
         return None
     option, what = f"--{role}", "TYPE" if role == "nodes" else "NAME"
-    matches = [None if Path(text).exists() else _NAMED.match(text) for text in given]
+    matches = [None if exists(text) else _NAMED.match(text) for text in given]
     if role == "nodes" and matches == [None]:
         return given[0]
     named: dict[str, str] = {}

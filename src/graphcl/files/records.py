@@ -251,7 +251,8 @@ def _parquet(path: Path, error: type[InvalidInputError]) -> tuple[list[str], lis
     arrow = ("pyarrow", "pyarrow.parquet")
     pyarrow = import_extra(*arrow, feature="reading .parquet", extra="parquet")
     try:
-        table = pyarrow.parquet.read_table(path)
+        with path.open("rb") as file:  # Arrow would take some paths for URIs
+            table = pyarrow.parquet.read_table(file)
         return table.column_names, [column.to_pylist() for column in table.columns]
     except (pyarrow.ArrowException, OSError, ValueError) as problem:
         reason = " ".join(str(problem).split())[:120]

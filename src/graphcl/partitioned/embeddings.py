@@ -267,7 +267,7 @@ class _ParquetShard:
         self._path, self._dim = path, shape[1]
         self._failures = (pyarrow.ArrowException, OSError)
         try:
-            self._file = pyarrow.parquet.ParquetFile(path, memory_map=True)
+            self._file = pyarrow.parquet.ParquetFile(path.absolute(), memory_map=True)
             kind = self._file.schema_arrow.field("embedding").type
             self._file.schema_arrow.field("id")
         except (*self._failures, KeyError) as error:

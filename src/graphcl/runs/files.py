@@ -451,7 +451,8 @@ def read_answer_table(run: Path, kind: str) -> dict[str, list[Any]]:
     try:
         import pyarrow.parquet
 
-        table: dict[str, list[Any]] = pyarrow.parquet.read_table(path).to_pydict()
+        with path.open("rb") as file:  # Arrow would take some paths for URIs
+            table: dict[str, list[Any]] = pyarrow.parquet.read_table(file).to_pydict()
         return table
     except (OSError, ValueError, ImportError):  # Arrow's errors are among them
         return {}

@@ -60,7 +60,7 @@ def kept(duck: Duck, source: Source) -> Source:
         f"COPY (FROM {source.relation}) TO {file} (FORMAT parquet, ROW_GROUP_SIZE {rows})",
         where=source.name,
     )
-    relation = f"read_parquet({file})"
+    relation = f"read_parquet({file}, hive_partitioning=false)"
     return replace(source, relation=relation, columns=duck.columns(relation), stable=True)
 
 

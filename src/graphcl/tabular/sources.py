@@ -29,7 +29,7 @@ from graphcl.store.header import is_store
 from graphcl.tabular import graph_formats
 from graphcl.tabular.duck import (
     Duck,
-    file_literal,
+    exists,
     interruptible,
     is_query,
     literal,
@@ -135,7 +135,7 @@ def _open(duck: Duck, text: str, role: str, options: TableOptions) -> Source:
     if kind not in (*TEXT, *GRAPHS):
         _check_beginning(path, kind)
     if kind in TEXT:
-        return _delimited(path, header=options.header, names=options.names | _HEADER_NAMES)
+        return _delimited(duck, path, header=options.header, names=options.names | _HEADER_NAMES)
     if kind in PARQUET:
         return _parquet(duck, str(path), [path])
     if kind in DATABASE:
@@ -159,10 +159,12 @@ def _parquet(duck: Duck, name: str, files: Sequence[Path]) -> Source:
     """
     from pyarrow import ArrowException, parquet, types
 
-    relation = f"read_parquet([{', '.join(map(file_literal, files))}], hive_partitioning=false)"
+    # A folder called `a=1` is a folder, not a column.
+    relation = f"read_parquet([{', '.join(map(duck.file, files))}], hive_partitioning=false)"
     schema: Any = ()
-    with suppress(ArrowException, OSError, ValueError):  # DuckDB says what is wrong with a file
-        schema = parquet.read_schema(files[0])
+    # What is wrong with a file, DuckDB says.
+    with suppress(ArrowException, OSError, ValueError), files[0].open("rb") as file:
+        schema = parquet.read_schema(file)
     read = [
         f"{_DURATIONS[one.type.unit].format(quoted(one.name))} AS {quoted(one.name)}"
         for one in schema
@@ -250,9 +252,10 @@ def _parquet_files(path: Path) -> list[Path]:
             return []
         found = [one for kind in PARQUET for one in path.rglob(f"*{kind}")]
         top = path
-    elif not path.exists() and _kind(path) in PARQUET and any(mark in str(path) for mark in "*?["):
+    elif not path.exists() and _kind(path) in PARQUET and any(mark in str(path) for mark in "*?"):
         top = Path(path.anchor or ".")
-        found = list(top.glob(str(path.relative_to(top) if path.anchor else path)))
+        pattern = str(path.relative_to(top) if path.anchor else path)
+        found = list(top.glob(pattern.replace("[", "[[]")))  # brackets are no pattern
     else:
         return []
     hidden = (".", "_")
@@ -287,7 +290,7 @@ def _database(duck: Duck, path: Path, table: str | None, role: str) -> Source:
         return _scan(duck, f"{path}:{loaded}", f"{role}_sqlite")
     alias = f"file {path.resolve()}"  # several tables may be in one file, which is attached once
     duck.run(
-        f"ATTACH IF NOT EXISTS {literal(str(path))} AS {quoted(alias)} (READ_ONLY)",
+        f"ATTACH IF NOT EXISTS {duck.file(path)} AS {quoted(alias)} (READ_ONLY)",
         where=str(path),
     )
     own = f"WHERE database_name = {literal(alias)}"
@@ -378,6 +381,8 @@ def _sqlite_kinds(database: sqlite3.Connection, path: Path, table: str) -> dict[
 
 def _split_table(text: str) -> tuple[Path, str | None]:
     """Splits ``graph.db:edges``; a colon in any other file's name is part of the path."""
+    if exists(text):
+        return Path(text), None
     before, colon, table = text.rpartition(":")
     if colon and _kind(Path(before)) in DATABASE:
         return Path(before), table
@@ -389,6 +394,7 @@ def _kind(path: Path) -> str:
 
 
 def _read_csv(
+    duck: Duck,
     path: Path,
     columns: Sequence[str],
     *,
@@ -401,16 +407,18 @@ def _read_csv(
     """Returns an SQL expression that reads every column of a file as text."""
     fields = ", ".join(f"{literal(name)}: 'VARCHAR'" for name in columns)
     return (
-        f"read_csv({file_literal(path)}, auto_detect=false, columns={{{fields}}}, "
+        f"read_csv({duck.file(path)}, auto_detect=false, columns={{{fields}}}, "
         f"delim={literal(delimiter)}, quote={literal(quote)}, escape={literal(quote)}, "
-        f"header={str(header).lower()}, skip={skip}, compression='{'gzip' if zipped else 'none'}')"
+        f"header={str(header).lower()}, skip={skip}, compression='{'gzip' if zipped else 'none'}', "
+        "hive_partitioning=false)"
     )
 
 
-def _delimited(path: Path, *, header: bool | None, names: frozenset[str]) -> Source:
+def _delimited(duck: Duck, path: Path, *, header: bool | None, names: frozenset[str]) -> Source:
     """Opens a text file; what stands between its fields is found from its first lines.
 
     Args:
+        duck: the session.
         path: a text file, gzipped or not.
         header: whether the first line names the columns. None guesses: in a table, it is a header
             unless one of its first two fields is a number; in a list of edges with spaces between
@@ -445,11 +453,11 @@ def _delimited(path: Path, *, header: bool | None, names: frozenset[str]) -> Sou
         )
     how: dict[str, Any] = {"header": header, "zipped": zipped}
     before = every.index(lines[0])  # empty lines, and comments
-    relation = _read_csv(path, columns, delimiter=delimiter, quote='"', skip=before, **how)
+    relation = _read_csv(duck, path, columns, delimiter=delimiter, quote='"', skip=before, **how)
     if delimiter == " ":  # any run of spaces and tabs
         # DuckDB splits at one character only: read whole lines, and split them with a pattern.
         how |= {"header": False, "skip": before + 1 if header else 0}
-        whole = _read_csv(path, ("line",), delimiter=_LINE, quote="", **how)
+        whole = _read_csv(duck, path, ("line",), delimiter=_LINE, quote="", **how)
         split = "string_split_regex(trim(line, ' \t'), '[ \t]+')"
         picked = ", ".join(f'words[{place}] AS "{name}"' for place, name in enumerate(columns, 1))
         relation = (
