@@ -2,6 +2,8 @@ import numpy as np
 import pandas
 import pytest
 import scipy.sparse
+import torch
+import torch_geometric.data
 
 import graphcl
 from graphcl.errors import GraphError
@@ -255,3 +257,57 @@ def test_of_a_typed_graph_the_type_with_labels_is_meant():
             ask(both)
     with pytest.raises(GraphError, match="expected a graphcl"):
         graphcl.predict(z, some)
+
+
+@pytest.mark.parametrize(
+    ("y", "expected"),
+    [
+        (np.array([-1, 1, 1, -1]), [0, 1, 1, 0]),
+        (np.array([[-1], [1], [1], [-1]]), [0, 1, 1, 0]),
+        (np.array([-1.0, 1.0, np.nan, -1.0]), [0, 1, -1, 0]),
+        ([1, None, -1, 1], [1, -1, 0, 1]),
+        ({0: 1, 3: -1}, [1, -1, -1, 0]),
+    ],
+)
+def test_signs_are_two_classes_and_this_is_said(y, expected):
+    edges = np.array([[0, 1], [1, 2]])
+    with pytest.warns(UserWarning, match="y: -1 and 1 are the only labels, so -1 is a class"):
+        graph = Graph.from_edge_index(edges, np.eye(4), y)
+    assert graph.y.tolist() == expected
+    assert graph.class_names == ("-1", "1")
+
+
+@pytest.mark.parametrize(
+    ("y", "names"),
+    [
+        ([-1, 0, 1, -1], ()),
+        ([-1, 1, 1, 2], ()),
+        ([1, 1, 1, 1], ()),
+        ([-1, -1, -1, -1], ()),
+        ([-1, 1, 1, -1], ("no", "yes")),
+    ],
+)
+def test_else_minus_one_is_a_node_without_a_label(y, names):
+    edges = np.array([[0, 1], [1, 2]])
+    graph = Graph.from_edge_index(edges, np.eye(4), np.array(y), class_names=names)
+    assert graph.y.tolist() == y
+    assert graph.class_names == names
+
+
+def test_signs_are_classes_in_pyg_npz_and_tables_too(tmp_path):
+    edges = np.array([[0, 1, 2], [1, 2, 3]])
+    data = torch_geometric.data.Data(
+        x=torch.eye(4), edge_index=torch.tensor(edges), y=torch.tensor([1, -1, -1, 1])
+    )
+    with pytest.warns(UserWarning, match="-1 is a class"):
+        assert Graph.from_pyg(data).y.tolist() == [1, 0, 0, 1]
+    np.savez(tmp_path / "g.npz", edge_index=edges, x=np.eye(4), y=np.array([1, -1, -1, 1]))
+    notes = []
+    graph = graphcl.open_graph(tmp_path / "g.npz", on_note=notes.append)
+    assert graph.y.tolist() == [1, 0, 0, 1]
+    assert "-1 is a class" in notes[0]
+    (tmp_path / "edges.csv").write_text("source,target\na,b\nb,c\nc,d\n")
+    (tmp_path / "nodes.csv").write_text("id,size,label\na,1,1\nb,2,-1\nc,3,-1\nd,4,\n")
+    table = graphcl.read_tables(tmp_path / "edges.csv", tmp_path / "nodes.csv", label="label")
+    assert table.y.tolist() == [1, 0, 0, -1]
+    assert table.class_names == ("-1", "1")

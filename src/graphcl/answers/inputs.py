@@ -212,7 +212,12 @@ class KnownLabels:
 
 
 def known_labels(
-    labels: Any, ids: Any, names: tuple[Any, ...] = (), *, kind: str = "auto"
+    labels: Any,
+    ids: Any,
+    names: tuple[Any, ...] = (),
+    *,
+    kind: str = "auto",
+    stored: bool = False,
 ) -> KnownLabels:
     """Returns labels in one form, from any that `predict` takes.
 
@@ -221,13 +226,14 @@ def known_labels(
         ids: of all nodes.
         names: of the classes, if they are numbered.
         kind: ``classes``, a ``number`` to predict, or ``auto``; see `validation.is_number`.
+        stored: whether they are a graph's own, in which −1 is never a class.
 
     Raises:
         GraphError: they do not fit the nodes.
     """
     from graphcl.graphs.validation import numbered_labels
 
-    given, own = numbered_labels(labels, ids, "predict", kind)
+    given, own = numbered_labels(labels, ids, "predict", kind, stored=stored)
     names = own or names
     demand(
         given.ndim in (1, 2) and len(given) == len(ids),

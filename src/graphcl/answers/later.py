@@ -175,8 +175,8 @@ def predict_after(
         not (own.has_number or late.has_number),
         f"{graph.name}: a number that came later is not scored; classes are",
     )
-    known = known_labels(own.y, own.ids, own.class_names)
-    truth = known_labels(late.y, late.ids, late.class_names)
+    known = known_labels(own.y, own.ids, own.class_names, stored=True)
+    truth = known_labels(late.y, late.ids, late.class_names, stored=True)
     rows = np.flatnonzero(truth.known & ~((places >= 0) & known.known[places]))
     new, random = np.flatnonzero(places[rows] < 0), np.random.default_rng(seed)
     most = (0 if later.structural else MOST_NEW) if graph.is_plain else MOST_TYPED

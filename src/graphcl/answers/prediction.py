@@ -107,7 +107,7 @@ def predict(
             graph is not None and graph.y is not None, "predict: there are no labels; pass labels="
         )
         names = graph.class_names if hasattr(graph, "class_names") else graph.graphs[0].class_names
-        known = known_labels(graph.y, ids, names)
+        known = known_labels(graph.y, ids, names, stored=True)
     else:
         known = known_labels(labels, ids, kind=label_kind)
     return predict_known(
@@ -170,7 +170,7 @@ def predict_nodes(
             some = "has no labels; give some with --labels FILE (columns: id and label)"
         raise RunError(f"{name}: {some}{hint}")
     given = (own.y, own.ids, own.class_names) if labels is None else (labels, own.ids)
-    truth, split = known_labels(*given, kind=label_kind), own.split_codes
+    truth, split = known_labels(*given, kind=label_kind, stored=labels is None), own.split_codes
     asked |= {"graph": graph, "parts": parts, "nodes": nodes}
     if learn == "train":
         if split is None:

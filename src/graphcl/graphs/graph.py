@@ -118,8 +118,9 @@ class Graph(NoArray):
         Args:
             edge_index: node numbers in two rows; each edge in one direction or in both.
             x: features, one row per node, dense or sparse; its length is the number of nodes.
-            y: class numbers (−1: unlabelled), or a 0/1 matrix for several labels per node (a row
-                of −1 or NaN: unlabelled; of zeros: none of them); or names of classes: an array of
+            y: class numbers (−1: unlabelled, unless −1 and 1 are the only labels: then both are
+                classes), or a 0/1 matrix for several labels per node (a row of −1 or NaN:
+                unlabelled; of zeros: none of them); or names of classes: an array of
                 texts (None: unlabelled), a mapping from ids, or a pandas Series, by its index of
                 ids. `class_names` are then these. Numbers with fractions are a number to predict
                 (NaN: unknown), as are whole ones that are not an array of integers, if many differ.

@@ -5,6 +5,7 @@ number to predict, such as a price: `is_number` tells. Then `y` is float64, with
 known. Classes are always integers.
 """
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import combinations
@@ -21,6 +22,11 @@ from graphcl.store.columns import Ids
 from graphcl.store.header import MASKS
 
 FEW_VALUES, FEW_SHARE = 20, 0.05  # so many different whole numbers, or such a share, are classes
+SIGN_NAMES = ("-1", "1")
+SIGNS = (
+    "-1 and 1 are the only labels, so -1 is a class; beside other class numbers, it marks a node "
+    "without a label"
+)
 _LISTS = (list, tuple, set, frozenset)
 _KEYS = ("x", "y", "num_nodes", "node_ids", *MASKS, "class_names", "preparation")
 
@@ -121,9 +127,10 @@ def labels(
     if y is None:
         return None, tuple(map(str, class_names))
     ids = np.arange(num_nodes) if ids is None else ids
-    labels, names = numbered_labels(y, ids, "y")
+    numbered = bool(class_names)  # who names the classes 0, 1, … has no class −1
+    labels, names = numbered_labels(y, ids, "y", stored=numbered)
     if labels.ndim == 2 and labels.shape[1] == 1:
-        labels, _ = numbered_labels(labels[:, 0], ids, "y")
+        labels, names = numbered_labels(labels[:, 0], ids, "y", stored=numbered)
     demand(
         labels.ndim in (1, 2) and len(labels) == num_nodes,
         f"y: {len(labels) if labels.ndim else 1} labels for {num_nodes} nodes",
@@ -151,7 +158,7 @@ def labels(
 
 
 def numbered_labels(
-    labels: Any, ids: Any, owner: str, kind: str = "auto"
+    labels: Any, ids: Any, owner: str, kind: str = "auto", *, stored: bool = False
 ) -> tuple[Array, tuple[Any, ...]]:
     """Returns labels as numbers, and the names of the classes if they were given by name.
 
@@ -164,6 +171,8 @@ def numbered_labels(
         owner: begins messages.
         kind: ``classes``, or a ``number`` to predict; ``auto`` asks `is_number`. Texts and arrays
             of whole numbers are classes then.
+        stored: whether they are a graph's own, in which −1 always marks a node without a label.
+            Else, where −1 and 1 are the only labels, both are classes, and a warning says so.
 
     Returns:
         Class numbers ``[nodes]``, or 0/1 ``[nodes, labels]`` if some node has a list; −1 where a
@@ -184,6 +193,9 @@ def numbered_labels(
         labels[rows] = some
     given = to_numpy(labels, owner)
     if given.ndim != 1 or (given.dtype.kind in "biu" and kind != "number"):
+        if not stored and given.ndim == 1 and are_signs(given):
+            warnings.warn(f"{owner}: {SIGNS}", UserWarning, stacklevel=2)
+            return (given > 0).astype(np.int64), SIGN_NAMES
         return given, ()
     known = np.array([not _is_missing(one) for one in given.tolist()], dtype=np.bool_)
     present, found = given[known].tolist(), np.full(len(given), np.nan)
@@ -193,10 +205,22 @@ def numbered_labels(
         found[known] = as_numbers(present, owner)
         if kind == "number" or (kind == "auto" and is_number(found)):
             return found, ()
+        if not stored and are_signs(found[known]):
+            warnings.warn(f"{owner}: {SIGNS}", UserWarning, stacklevel=2)
+            return np.where(known, found > 0, -1).astype(np.int64), SIGN_NAMES
         if _are_class_numbers(found[known]):  # with NaN among them, as pandas has them
             return np.where(known, found, -1).astype(np.int64), ()
     names, found[known] = np.unique([str(one) for one in present], return_inverse=True)
     return np.where(known, found, -1).astype(np.int64), tuple(names.tolist())
+
+
+def are_signs(values: Array) -> bool:
+    """Returns whether the values are −1 and 1, both of them and no other.
+
+    Then −1 is a class: class numbers begin with 0. Beside a 0, −1 marks a node without a label, as
+    in many published graphs.
+    """
+    return bool((values == -1).any() and (values == 1).any() and (np.abs(values) == 1).all())
 
 
 def spelled_alike(names: Iterable[str]) -> list[str]:

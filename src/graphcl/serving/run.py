@@ -228,7 +228,7 @@ class ServedRun:
         given = self.nodes.y
         if given is None:
             return None
-        known = known_labels(given, self.nodes.ids, self.nodes.class_names)
+        known = known_labels(given, self.nodes.ids, self.nodes.class_names, stored=True)
         if known.number:
             return known if known.known.any() else None
         counts = known.targets[known.known].sum(axis=0)
