@@ -18,6 +18,7 @@ from graphcl.run import Run
 from graphcl.runs.files import keep_answer
 from graphcl.store.columns import Ids
 from graphcl.tabular.options import TableOptions, counted
+from graphcl.terminal import escaped_cell
 
 if TYPE_CHECKING:
     from graphcl.opening import AnyGraph
@@ -138,14 +139,17 @@ def first_rows(columns: Mapping[str, Any], names: Iterable[str], most: int) -> l
     kept = {name: columns[name] for name in names if name in columns}
     rows = [map(_cell, row.values()) for row in records(kept, slice(0, most))]
     more = len(next(iter(columns.values()))) - len(rows)
-    lines = ["\t".join(row) for row in (kept, *rows)] if rows else []
+    head = [escaped_cell(name) for name in kept]
+    lines = ["\t".join(row) for row in (head, *rows)] if rows else []
     return [*lines, f"… and {more:,} more; --out writes all"] if more > 0 else lines
 
 
 def _cell(value: Any) -> str:
     if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
+        return escaped_cell(", ".join(map(str, value)))
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else escaped_cell(value)
 
 
 def plain(value: Any) -> Any:

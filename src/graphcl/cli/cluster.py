@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
+from graphcl.answers.profiles import TESTS
 from graphcl.cli.answers import (
     AnswerOption,
     EmbeddingsOption,
@@ -16,10 +17,10 @@ from graphcl.cli.answers import (
     open_run,
     say,
 )
-from graphcl.answers.profiles import TESTS
 from graphcl.cli.options import JsonOption, RunGraphOption
 from graphcl.cli.table_options import takes_tables
 from graphcl.tabular.options import TableOptions, counted
+from graphcl.terminal import escaped_cell
 
 if TYPE_CHECKING:
     from graphcl.answers.grouping import Groups
@@ -57,7 +58,8 @@ def cluster(
     nodes: numbers, categories, words, features, labels, with counts and the size of the effect,
     beyond chance: numbers are compared by a rank-sum test, counts by Fisher's exact test, with a
     false discovery rate of 5 %. Columns that were trained on differ by construction. For that, the
-    node table or the graph is read; without it, labels and degrees are compared. Nodes are then grouped again, five times, to see whether the groups stay.
+    node table or the graph is read; without it, labels and degrees are compared. Nodes are then
+    grouped again, five times, to see whether the groups stay.
 
     Embeddings in shards stay on disk, and features of a store in parts are not compared.
 
@@ -97,12 +99,12 @@ def cluster(
 def _lines(found: "Groups") -> list[str]:
     lines, again = [], None if found.stability is None else found.stability.groups
     for number, (size, some) in enumerate(zip(found.sizes, found.typical, strict=True), 1):
-        names = ", ".join(map(str, found.ids[some].tolist()))
+        names = ", ".join(map(escaped_cell, found.ids[some].tolist()))
         share = 100 * size / np.size(found.assigned)
         stays = "" if again is None else f"; found again by {100 * again[number - 1]:.0f} %"
         lines.append(f"group {number}: {counted(size, 'node')} ({share:.0f} %){stays}")
         lines.append(f"  nearest its centre: {names}")
-        lines += [f"  {one}" for one in found.profiles[number - 1]] or [NOTHING]
+        lines += [f"  {escaped_cell(one)}" for one in found.profiles[number - 1]] or [NOTHING]
     if any(found.profiles):
         lines.append(f"what sets groups apart was tested: {TESTS}")
     return lines

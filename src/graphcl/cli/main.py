@@ -27,8 +27,8 @@ from graphcl.cli.options import (
     common_options,
     is_verbose,
     panel,
+    prepared,
     restored_verbosity,
-    with_files,
 )
 from graphcl.cli.processes import Ending, announce, end, interrupts, leave, under_torchrun
 from graphcl.errors import (
@@ -41,6 +41,7 @@ from graphcl.errors import (
     why_failed,
 )
 from graphcl.files.remote import named
+from graphcl.terminal import escaped
 
 # The groups of commands in `graphcl --help`. The name of each command is also that of its module
 # and its function; a test compares the summary with the first line of the function.
@@ -120,7 +121,7 @@ def load_command(name: str) -> Any:
     from rich.markup import escape
 
     command = as_command(getattr(import_module(f"graphcl.cli.{name}"), name), name)
-    command.callback = with_files(command.callback)
+    command.callback = prepared(command.callback)
     added = {option.name: option for option in as_command(common_options).params}
     tables = [option for option in command.params if panel(option).startswith(TABLES)]
     for option in tables:  # all would not fit on a screen, and most graphs are no tables
@@ -193,13 +194,13 @@ def run(arguments: list[str]) -> int:
     # SIGTERM ends a command as Ctrl-C does.
     with restored_verbosity(), interrupts(), command_running():
         code, message = _run(arguments)
-    message = named(message)
+    message = escaped(named(message))
     first = not under_torchrun() or os.environ.get("RANK", "0") == "0"
     if message and (first or code == 1):  # what is wrong with the input, one process reports
         print(message, file=stderr)
         if "--json" in arguments:
             about = {"message": message.splitlines()[-1], "exit_code": code}
-            print(json.dumps({"error": about}, indent=2))
+            print(escaped(json.dumps({"error": about}, indent=2)))
     return code
 
 

@@ -19,6 +19,7 @@ import typer
 from graphcl.errors import ParameterError, RecipeError, TrainingWarning
 from graphcl.files.atomic import refuse_remote
 from graphcl.files.remote import local, named
+from graphcl.terminal import escaped_output, escaping
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
@@ -62,8 +63,8 @@ _INPUTS = {"graph", "graphs", "nodes", "edges", "tags", "vectors", "vector_ids",
 _INPUTS |= {"embeddings", "new", "remove_nodes", "remove_edges", "recipe"}
 
 
-def with_files(command: Callable[..., None]) -> Callable[..., None]:
-    """Returns a command to which the files that its options name are fetched first."""
+def prepared(command: Callable[..., None]) -> Callable[..., None]:
+    """Returns a command whose files are fetched first, and whose output is escaped."""
 
     def fetching(**given: Any) -> None:
         for name, value in given.items():
@@ -71,7 +72,8 @@ def with_files(command: Callable[..., None]) -> Callable[..., None]:
                 refuse_remote(value, ParameterError)
             elif name in _INPUTS:
                 given[name] = [*map(local, value)] if isinstance(value, list) else local(value)
-        command(**given)
+        with escaped_output():
+            command(**given)
 
     return fetching
 
@@ -89,7 +91,7 @@ def _quiet(asked: bool) -> None:
 def _verbose(asked: bool) -> None:
     _given["verbose"] |= asked
     if asked:
-        handler = logging.StreamHandler(sys.stderr)
+        handler = logging.StreamHandler(escaping(sys.stderr))
         handler.setFormatter(logging.Formatter("%(relativeCreated)6d ms  %(message)s"))
         logger = logging.getLogger("graphcl")
         logger.handlers[:] = [handler]

@@ -27,6 +27,7 @@ from graphcl.files.records import aligned, read_pairs
 from graphcl.run import Run
 from graphcl.runs.nodes import is_labelled
 from graphcl.tabular.options import TableOptions, counted
+from graphcl.terminal import escaped_cell
 
 if TYPE_CHECKING:
     from graphcl.answers.predicted import Estimates, Predictions
@@ -313,7 +314,7 @@ def _text(found: "Predictions | Estimates") -> str:
     if found.error is None:
         lines.append("no class has two labelled nodes: nothing says how often this is wrong")
     most = sorted(found.counts().items(), key=lambda pair: -pair[1])[:12]
-    counts = ", ".join(f"{name} {count:,}" for name, count in most)
+    counts = ", ".join(f"{escaped_cell(name)} {count:,}" for name, count in most)
     lines += [f"predicted: {counts}", *_beside(found)]
     return "\n".join([*lines, *([] if found.ranking is None else ranking_lines(found.ranking))])
 

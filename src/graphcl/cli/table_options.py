@@ -25,6 +25,7 @@ from graphcl.tabular.options import (
     TableOptions,
 )
 from graphcl.tabular.report import ColumnOutcome, TableReport, Usual
+from graphcl.terminal import escaped_cell
 
 _FILES, _LABELS, _TIMES, _COLUMNS_PANEL = (
     f"{TABLES}: files and features",
@@ -321,7 +322,7 @@ def unusual(lines: Sequence[str]) -> list[str]:
 
 def column_lines(fates: Sequence[ColumnOutcome], table: str = "node table") -> list[str]:
     """Returns a line per column, or per run of columns with the same fate if there are many."""
-    rows = [(fate.column, fate) for fate in fates]
+    rows = [(escaped_cell(fate.column), fate) for fate in fates]
     if len(rows) > _MANY_COLUMNS:
         rows = []
         for _, group in groupby(fates, key=lambda fate: (fate.became, fate.missing > 0)):

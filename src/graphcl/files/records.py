@@ -15,6 +15,7 @@ import numpy as np
 
 from graphcl.errors import InvalidInputError, counted, demand, import_extra
 from graphcl.files.atomic import check_new_file, check_suffix, whole_file
+from graphcl.terminal import escaped_cell
 
 SUFFIXES = (".parquet", ".csv", ".json")
 READABLE = (".csv", ".tsv", ".parquet")
@@ -91,7 +92,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _short(value: Any) -> str:
-    text = f"{value:.4g}" if isinstance(value, float) else str(_cell(value))
+    text = f"{value:.4g}" if isinstance(value, float) else escaped_cell(_cell(value))
     return text if len(text) <= _SHOWN_TEXT else f"{text[: _SHOWN_TEXT - 1]}…"
 
 

@@ -25,6 +25,7 @@ from typing import Any
 from graphcl.errors import MissingExtraError
 from graphcl.memory import resident_bytes
 from graphcl.serving.requests import Bounds
+from graphcl.terminal import escaped_cell
 from graphcl.version import package_version
 
 try:
@@ -126,7 +127,7 @@ def write_line(form: str, scope: Scope, **about: Any) -> None:
         except OSError:  # Windows says it of sockets alone
             read = [2]
         if read:
-            os.write(2, line.encode("ascii", "backslashreplace") + b"\n")
+            os.write(2, escaped_cell(line).encode("ascii", "backslashreplace") + b"\n")
 
 
 class _Rate:

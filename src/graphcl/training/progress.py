@@ -20,6 +20,7 @@ from typing import Any, TextIO
 
 from graphcl.errors import duration, import_extra, option, require
 from graphcl.settings import LINE_EVERY_SECONDS
+from graphcl.terminal import escaped_beside_bar, escaped_cell, unescaped
 from graphcl.training.loop import EpochMetrics, PartedMetrics, TrainingState
 
 BAR_EVERY_SECONDS = 0.2
@@ -150,13 +151,14 @@ def progress(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     columns = (
-        TextColumn(label),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[text]}"),
+        TextColumn("{task.fields[text]}", markup=False),
     )
-    with Progress(*columns, console=Console(file=stream), transient=True) as bar:
-        task = bar.add_task(label, total=None, text="")
+    console = Console(file=unescaped(stream))
+    with Progress(*columns, console=console, transient=True) as bar, escaped_beside_bar(stream):
+        task = bar.add_task(escaped_cell(label), total=None, text="")
 
         def update(state: TrainingState, text: str) -> None:
             bar.update(task, total=state.total, completed=state.done, text=text)
