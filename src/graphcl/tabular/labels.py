@@ -166,6 +166,18 @@ def read_labels(
     return y.astype(np.int64), tuple(name for (name,) in listed)
 
 
+def has_labels(duck: Duck, source: Source, names: Sequence[str], classes: Sequence[str]) -> bool:
+    """Returns whether any cell of the label columns of a table says something.
+
+    ``NA`` and the like say nothing, unless one of the known `classes` is called so.
+    """
+    nothing = {*NO_VALUE, *_NONE} - {one.strip().lower() for one in classes}
+    words = ", ".join(map(literal, sorted(nothing)))
+    empty = [f"coalesce(lower(trim({quoted(name)}::VARCHAR)), '') IN ({words})" for name in names]
+    query = f"SELECT count(*) FROM {source.relation} WHERE NOT ({' AND '.join(empty)})"
+    return bool(duck.row(query, where=source.name)[0])
+
+
 def read_several_labels(
     duck: Duck, source: Source, names: Sequence[str], separator: str | None
 ) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
