@@ -21,6 +21,7 @@ ELSEWHERE = {
     "__main__.py": "cli/test_main.py",
     "devices.py": "cli/test_main.py",
     "exporting/__init__.py": "test_run.py",
+    "answers/answering.py": "answers/test_reasons.py",
     "runs/graph.py": "cli/test_run_graphs.py",
     "cli/answers.py": "cli/test_predict.py",
     "encoders/paper.py": "encoders/test_encoders.py",

@@ -308,7 +308,7 @@ def test_new_nodes_of_graphs_with_types_say_what_is_missing():
         (["p3"], "by which relation is 'p3' linked"),
         (["cites/p999"], "no node has the id 'p999'"),
         (["cite/p3"], r"no relation 'cite'.*did you mean 'cites'"),
-        (["writes/0"], "edges of writes have features"),
+        (["writes/0"], "edge writes/0: edges of writes have features, and no table made them"),
     ):
         with pytest.raises(GraphError, match=message):
             model.embed_new(paper, near, graph=graph, node_type="paper")

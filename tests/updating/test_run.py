@@ -435,3 +435,13 @@ def test_a_run_of_symbolic_links_is_updated(place, graph):
     done = graphcl.Run(folder).update(edges=pairs([("n0", "n41")]))
     assert not any(file.is_symlink() for file in done.path.rglob("*"))
     assert_exact(folder)
+
+
+def test_reasons_after_an_update_have_the_columns_own_names(place, graph):
+    graphcl.Run("run", graph=graph).update(edges=pairs([("n0", "n40")]))
+    run = graphcl.Run("run")
+    labels = {name: "old" if int(name[1:]) % 2 else "young" for name in list(run.nodes().ids)[:40]}
+    found = run.predict(labels, why=True)
+    named = {name for one in found.reasons for name, _ in one.columns}
+    assert named
+    assert named <= {"age", "city"}

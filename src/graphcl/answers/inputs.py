@@ -204,6 +204,12 @@ class KnownLabels:
         """Whether there are two classes that exclude each other."""
         return len(self.classes) == 2 and not self.several
 
+    def wanted(self, name: Any = None) -> int:
+        """Returns the place of the class of two that is looked for; not named, the rarer one."""
+        if name is not None:
+            return [str(one) for one in self.classes].index(str(name))
+        return int(np.subtract(*self.targets.sum(axis=0)) >= 0)
+
     def only(self, nodes: Array) -> "KnownLabels":
         """Returns the labels of some nodes, ``[nodes]`` booleans; the others become unknown."""
         known = self.known & nodes

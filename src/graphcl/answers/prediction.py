@@ -6,7 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from graphcl.answers.evidence import embedding_parts, is_table, neighbour_means
+from graphcl.answers.answering import (
+    Answerer,
+    chosen_rival,
+    reweighted,
+    rivals_of,
+    share_factors,
+)
+from graphcl.answers.evidence import embedding_parts
 from graphcl.answers.inputs import (
     KnownLabels,
     chosen_rows,
@@ -22,15 +29,14 @@ from graphcl.answers.predicted import (
     Predictions,
     RivalScore,
     check_ranking,
-    explain,
     rank,
 )
-from graphcl.answers.rivals import Rival, plain_rivals
+from graphcl.answers.reasons import towards
 from graphcl.arrays import Array
 from graphcl.errors import RunError, demand, is_command, option, require
 from graphcl.evaluation.calibration import CalibratedProbe
 from graphcl.evaluation.prediction_error import PredictionError, measure
-from graphcl.evaluation.regression import LEVEL, NumberError, half_width, measure_number
+from graphcl.evaluation.regression import LEVEL, NumberError, measure_number
 from graphcl.graphs.collection import of_labelled_type
 from graphcl.graphs.nodes import Nodes
 
@@ -215,21 +221,16 @@ def predict_known(
         f"predict: all {len(z):,} nodes have a label; hide some, or ask for all nodes",
     )
     check_ranking(known, wanted, precision, cost)
-    factor = _share_factors(known, shares)
+    factor = share_factors(known, shares)
     if isinstance(nodes, str):
         rows = np.flatnonzero(~known.known | (nodes == "all"))
     else:
         rows = chosen_rows(ids, nodes, None, "predict")
-    plain = _rivals(known, graph, ids, seed) if rivals or using else []
-    rival = next((one for one in plain if one.name == using), None)
-    names = ", ".join(one.name for one in plain) or "none: there are no columns"
-    there = using is None or rival is not None
-    require(there, "predict", option("using"), f"one of {names}", using)
+    plain = rivals_of(known, graph, ids, seed) if rivals or using else []
+    rival = chosen_rival(plain, using)
     learned = learn(z, ids, known, graph=graph, parts=parts, level=level, seed=seed)
-    answers, held, evidence = learned.of_rows(rows), learned.probe.held_out, learned.weights
-    if rival is not None:
-        answers, held, evidence = _by_rival(rival, graph, rows), rival.held_out, {rival.name: 1.0}
-    answers = _reweighted(learned.with_held_out(answers, rows, held), factor)
+    answerer = Answerer(learned, graph, ids, rival, factor, level)
+    answers, held = answerer.of_rows(rows), answerer.held_out
     truth = known.targets[learned.labelled]
     weight: Any = None if factor is None else truth @ factor
 
@@ -238,7 +239,7 @@ def predict_known(
         if known.number:
             return measure_number(found[some], truth[some], level=level)
         return measure(
-            _reweighted(found[some], factor),
+            reweighted(found[some], factor),
             truth[some],
             known.several,
             nodes=int(some.sum()),
@@ -248,27 +249,24 @@ def predict_known(
     ours, told, tested = learned.probe.error, _told(learned.probe.held_out), _told(held)
     if factor is not None and told.any():
         ours = judge(learned.probe.held_out, told)
-    found: Any = {"error": ours, "evidence": evidence}
+    found: Any = {"error": ours, "evidence": learned.weights}
+    if rival is not None:
+        found |= {"model": rival.name, "evidence": {rival.name: 1.0}}
     if rival is not None and tested.any():
         found["error"] = judge(held, tested)
     if ours is not None and plain:
         judged = {one.name: judge(one.held_out, told & _told(one.held_out)) for one in plain}
         scored = ({OURS: ours} | judged).items()
         found["rivals"] = tuple(RivalScore(name, one.headline[1], one) for name, one in scored)
-    places = np.zeros(len(rows), np.int64)
     if known.number:
-        if rival is not None and tested.any():
-            half = half_width(np.abs(truth - held)[tested], level)
-            answers = answers[:, :1] + np.array([0.0, -half, half])
         found |= dict(zip(("values", "low", "high"), answers.T, strict=True))
         found["given"] = np.where(known.known, known.targets, np.nan)[rows]
     else:
         if known.is_binary:
-            first = _wanted(known, wanted)
-            places += first
+            first = known.wanted(wanted)
             if tested.any():
                 found["ranking"] = rank(
-                    _reweighted(held[tested], factor)[:, first],
+                    reweighted(held[tested], factor)[:, first],
                     truth[tested, first],
                     known.classes[first],
                     weight=None if weight is None else weight[tested],
@@ -278,8 +276,6 @@ def predict_known(
             if isinstance(nodes, str):
                 order = np.argsort(-answers[:, first], kind="stable")
                 rows, answers = rows[order], answers[order]
-        if not found.get("ranking"):
-            places = answers.argmax(axis=1)
         assert isinstance(learned.probe, CalibratedProbe)
         found |= {
             "classes": known.classes,
@@ -291,8 +287,8 @@ def predict_known(
             "temperature": learned.probe.temperature,
         }
     if why:
-        told_why = explain(learned, rows, places, graph=graph, ids=ids, rests=rival is None)
-        found["reasons"] = tuple(told_why)
+        found["towards"], places = towards(known, answers, wanted)
+        found["reasons"] = tuple(answerer.reasons(rows, places))
     return (Estimates if known.number else Predictions)(rows=rows, ids=ids[rows], **found)
 
 
@@ -301,56 +297,6 @@ def _told(held: Array) -> Array:
     return np.asarray(~np.isnan(held.reshape(len(held), -1)).any(axis=1))
 
 
-def _wanted(known: KnownLabels, name: Any) -> int:
-    """Returns the number of the class that is looked for; not named, the rarer one."""
-    if name is not None:
-        return [str(one) for one in known.classes].index(str(name))
-    return int(np.subtract(*known.targets.sum(axis=0)) >= 0)
-
-
 def _check_nodes(nodes: Any) -> None:
     known = not isinstance(nodes, str) or nodes in NODES
     require(known, "predict", "nodes", f"{' or '.join(NODES)}, or a list of ids", nodes)
-
-
-def _rivals(known: KnownLabels, graph: Any, ids: Any, seed: int) -> list[Rival]:
-    """Returns the plain rivals; none without columns."""
-    x: Any = getattr(graph, "x", None)
-    if not is_table(x):
-        return []
-    labelled = np.flatnonzero(known.known)
-    means = neighbour_means(graph)
-    near = None if means is None else means[labelled] @ x
-    return plain_rivals(
-        x[labelled], near, known.targets[labelled], kind=known.kind, seed=seed, names=ids[labelled]
-    )
-
-
-def _by_rival(rival: Rival, graph: Any, rows: Array) -> Array:
-    """Returns what a rival says of nodes; of a number, it knows no interval."""
-    means = neighbour_means(graph) if rival.neighbours else None
-    found = rival.predict(graph.x[rows], None if means is None else means[rows] @ graph.x)
-    return found if found.ndim == 2 else np.stack([found] * 3, axis=1)
-
-
-def _share_factors(known: KnownLabels, shares: Mapping[Any, float] | None) -> Array | None:
-    """Returns how many times as frequent each class is among all nodes as among labelled ones."""
-    if shares is None:
-        return None
-    given = {str(name): float(share) for name, share in shares.items()}
-    names = [str(name) for name in known.classes]
-    exclusive = known.kind == "classes"
-    right = exclusive and set(given) == set(names) and min(given.values()) > 0
-    classes = f"a positive share for each of {', '.join(names[:10])}"
-    classes = classes if exclusive else "left out: there are no classes that exclude each other"
-    require(right, "predict", option("shares"), classes, dict(shares))
-    there = known.targets.sum(axis=0) / known.known.sum()
-    return np.asarray(np.array([given[name] for name in names]) / sum(given.values()) / there)
-
-
-def _reweighted(probability: Array, factor: Array | None) -> Array:
-    """Returns probabilities for other shares of the classes."""
-    if factor is None:
-        return probability
-    scaled = probability * factor
-    return np.asarray(scaled / scaled.sum(axis=1, keepdims=True))

@@ -27,6 +27,7 @@ from graphcl.arrays import Array
 from graphcl.evaluation.folds import ascending, deal
 
 Make = Callable[[Any, Array, int], Any]  # rows, targets and a seed to a model
+ONE_ANSWER = ("majority", "median")  # names of the rival that says the same of each node
 MOST_ROWS = 5000  # labelled nodes
 MOST_LABELS = 20  # of several per node; each needs a model of its own
 FOLDS, FEWER_FOLDS, FEW_NODES = 5, 3, 300
@@ -53,6 +54,11 @@ class Rival:
     ask: Callable[[], Array]
     shape: tuple[int, ...]
 
+    @property
+    def looks(self) -> bool:
+        """Whether it looks at a node at all, and does not say the same of each."""
+        return self.name not in ONE_ANSWER
+
     @cached_property
     def held_out(self) -> Array:
         """Probabilities ``[labelled, outputs]``, or numbers ``[labelled]``, of nodes not seen.
@@ -64,6 +70,10 @@ class Rival:
     @cached_property
     def _fitted(self) -> Any:
         return self.fit()
+
+    def fit_now(self) -> None:
+        """Fits all that is asked of it later, once; several threads may ask then."""
+        _ = self.held_out, self._fitted
 
     def predict(self, x: Any, means: Any = None) -> Array:
         """Returns probabilities ``[nodes, outputs]`` or numbers ``[nodes]`` of any nodes.

@@ -282,6 +282,7 @@ def _new_rows(
             [np.array(names, dtype=object) for names in asked.neighbours],
             edges=asked.edges or None,
             weights=asked.weights,
+            edge_columns=asked.edge_columns,
         )
     except GraphError as error:
         raise RunError(f"{file}: {error}") from None

@@ -29,6 +29,7 @@ from graphcl.cli.options import (
     panel,
     prepared,
     restored_verbosity,
+    stream_of_errors,
 )
 from graphcl.cli.processes import Ending, announce, end, interrupts, leave, under_torchrun
 from graphcl.errors import (
@@ -197,7 +198,7 @@ def run(arguments: list[str]) -> int:
     message = escaped(named(message))
     first = not under_torchrun() or os.environ.get("RANK", "0") == "0"
     if message and (first or code == 1):  # what is wrong with the input, one process reports
-        print(message, file=stderr)
+        print(message, file=stream_of_errors(stderr))
         if "--json" in arguments:
             about = {"message": message.splitlines()[-1], "exit_code": code}
             print(escaped(json.dumps({"error": about}, indent=2)))

@@ -12,13 +12,14 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
 from graphcl.errors import ParameterError, RecipeError, TrainingWarning
 from graphcl.files.atomic import refuse_remote
 from graphcl.files.remote import local, named
+from graphcl.serving.log import ObjectLines
 from graphcl.terminal import escaped_output, escaping
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
@@ -78,7 +79,8 @@ def prepared(command: Callable[..., None]) -> Callable[..., None]:
     return fetching
 
 
-_given = {"quiet": False, "verbose": False}  # the options of the command that is running
+# The options of the command that is running.
+_given = {"quiet": False, "verbose": False, "objects": False}
 
 
 def _quiet(asked: bool) -> None:
@@ -161,7 +163,7 @@ def restored_verbosity() -> Iterator[None]:
     """Restores, at the end of a command, what the options change: stderr, warnings and logging."""
     stderr, logger = sys.stderr, logging.getLogger("graphcl")
     before = logger.handlers[:], logger.level
-    _given.update(quiet=False, verbose=False)
+    _given.update(quiet=False, verbose=False, objects=False)
     with warnings.catch_warnings():
         # `train` prints these itself; commands that train many times would repeat them.
         warnings.simplefilter("ignore", TrainingWarning)
@@ -173,6 +175,17 @@ def restored_verbosity() -> Iterator[None]:
                 sys.stderr = stderr
             logger.handlers[:] = before[0]
             logger.setLevel(before[1])
+
+
+def write_objects() -> None:
+    """Makes a JSON object of each line that the command writes on stderr, and of its error."""
+    _given["objects"] = True
+    sys.stderr = ObjectLines()  # `prepared` puts the old one back
+
+
+def stream_of_errors(stderr: TextIO) -> TextIO | ObjectLines:
+    """Returns where the error that ended a command is written; `stderr` is the process's own."""
+    return ObjectLines() if _given["objects"] else stderr
 
 
 def is_verbose() -> bool:

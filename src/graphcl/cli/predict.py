@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
+from graphcl.answers.choice import KEY, Choice
 from graphcl.cli.answers import (
     AnswerOption,
     EmbeddingsOption,
@@ -105,7 +106,7 @@ def predict(
     why: Annotated[
         bool,
         typer.Option(
-            help="Give reasons: what an answer rests on, columns, similar nodes.",
+            help="Give reasons of the model that answers, towards the wanted or predicted class.",
             rich_help_panel=HOW,
         ),
     ] = True,
@@ -193,11 +194,21 @@ def predict(
         how["on_note"] = say("predict")
         found = _predicted(asked, labels, **how)
     ranking, columns = getattr(found, "ranking", None), found.columns()
+    chosen = Choice(
+        using=using,
+        wanted=None if ranking is None else str(ranking.wanted),
+        threshold=None if ranking is None else ranking.threshold,
+        shares=_shares(shares),
+        learn=learn,
+        labels=None if labels is None else str(labels),
+        level=level,
+        seed=seed,
+    )
     shown = "probability" if ranking is None else f"p:{ranking.wanted}"
     give_answer(
         asked,
         "predict",
-        summary(found),
+        summary(found) | {KEY: chosen.to_json()},
         columns,
         text=_text(found),
         shown=first_rows(columns, ("id", "label", shown, "value", "low", "high", "why"), SHOWN),
@@ -277,6 +288,7 @@ def summary(found: "Predictions | Estimates") -> dict[str, Any]:
         "error": None if found.error is None else asdict(found.error),
         "test": None if found.test is None else asdict(found.test),
         "evidence": found.evidence,
+        "why": _reasons(found),
         "rivals": [{key: one[key] for key in one if key != "by_class"} for one in rivals],
     }
     if isinstance(found, Estimates):
@@ -291,6 +303,13 @@ def summary(found: "Predictions | Estimates") -> dict[str, Any]:
         "strength": found.strength,
         "temperature": found.temperature,
     }
+
+
+def _reasons(found: "Predictions | Estimates") -> dict[str, Any] | None:
+    """Returns of which model reasons are and what they are towards; None if there are none."""
+    if not found.reasons:
+        return None
+    return {"of": found.model, "towards": found.towards, "nodes": len(found.reasons)}
 
 
 def _text(found: "Predictions | Estimates") -> str:
@@ -324,6 +343,10 @@ def _beside(found: "Predictions | Estimates") -> list[str]:
     most = sorted(found.evidence.items(), key=lambda pair: -pair[1])
     rests = ", ".join(f"{name} {100 * one:.0f} %" for name, one in most if one >= 0.05)
     lines = [f"rests on: {rests}"]
+    if found.reasons:
+        lines.append(f"why: reasons of {found.model}; an effect above 0 is towards {found.towards}")
+    elif found.towards:
+        lines.append(f"why: left out; {found.model} gives one answer for all nodes")
     if not found.rivals:
         return lines
     error = found.rivals[0].error

@@ -470,6 +470,7 @@ class GraphCL(SklearnTransformer):
         rows: Any = None,
         edges: Any = None,
         weights: Any = None,
+        edge_columns: Any = None,
         node_type: str | None = None,
     ) -> Floats:
         """Returns embeddings of nodes that are not in `graph` yet, without rebuilding it.
@@ -491,6 +492,9 @@ class GraphCL(SklearnTransformer):
             edges: edges among the new nodes: pairs of places in `features`, and a weight as a third
                 number if there is one.
             weights: of the edges to `neighbours`, in their form; None is 1 everywhere.
+            edge_columns: of these edges, in the same form, where the training's list of edges had
+                columns: a value for each column by its name, as in ``{"amount": 3}``. Without a
+                table: a list of the edge's features. None where edges have no columns.
             node_type: of a graph with types: that of the new nodes.
 
         Returns:
@@ -500,7 +504,14 @@ class GraphCL(SklearnTransformer):
             GraphError: features, neighbours, edges or weights do not fit the graph.
         """
         live = self.live(graph, node_type=node_type)
-        return live.embed_new(features, neighbours, rows=rows, edges=edges, weights=weights)
+        return live.embed_new(
+            features,
+            neighbours,
+            rows=rows,
+            edges=edges,
+            weights=weights,
+            edge_columns=edge_columns,
+        )
 
     def save(self, path: str | Path, *, graph: Any = None, overwrite: bool = False) -> None:
         """Writes a run directory that `load` reads back; it appears whole or not at all.

@@ -37,6 +37,7 @@ from graphcl.runs.nodes import (
     relation_folder,
     type_folder,
 )
+from graphcl.store.header import edges_name, nodes_name
 from graphcl.store.writer import StoreWriter
 from graphcl.tabular.preparation import ARRAYS, FILE, write_preparation
 from graphcl.tabular.times import age_of
@@ -261,13 +262,21 @@ def write_rows(
 def write_graph(folder: Path, grown: Grown, base: Path, before: Path | None) -> None:
     """Writes the graph of a version as a store.
 
-    How tables became features is shared with the version `base`, which it was made from. What
-    changed since its store `before` is written alone.
+    How tables became features is shared with the version `base`, which it was made from, and
+    stands beside the store's tables too, as in any store that was built from tables. What changed
+    since its store `before` is written alone.
     """
     graph = grown.changed.graph
     share: Any = {"share": versions.share_file, "before": before}
     with StoreWriter(folder / versions.GRAPH, name=graph.name, **share) as store:
         graphs.write_graph(graph, store, None)
+        for place, name in enumerate(graph.nodes):
+            where = own_folder(folder, base, name)
+            kept = base / where.relative_to(folder)
+            versions.share_files(kept, store.beside(nodes_name(place)), (FILE, ARRAYS))
+        for place, relation in enumerate(graph.relations.values()):
+            if relation.preparation is not None:
+                write_preparation(store.beside(edges_name(place)), relation.preparation)
     for name in graph.nodes:
         where = own_folder(folder, base, name)
         if where != folder:
