@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes
 from hypothesis.extra.numpy import arrays as some_arrays
 
+from graphcl import GraphCL
 from graphcl.embedding import embed, embed_graph
 from graphcl.encoders import SideBySide, build_encoder
 from graphcl.encoders.side_by_side import EXACT, divide_columns, principal_directions
@@ -157,16 +158,28 @@ def test_layer_by_layer_is_the_whole(graph, tmp_path, name, beyond, sparse):
     own_features=st.floats(0, 0.95),
     repeat_own=st.booleans(),
     smoothed_features=st.floats(0, 0.95),
+    normalisation=st.sampled_from(["none", "layer"]),
 )
 def test_columns_are_divided(
-    num_features, dim, layers, side_by_side, own_features, repeat_own, smoothed_features
+    num_features,
+    dim,
+    layers,
+    side_by_side,
+    own_features,
+    repeat_own,
+    smoothed_features,
+    normalisation,
 ):
     options = {"dim": dim, "layers": layers, "repeat_own": repeat_own}
     options |= {"side_by_side": side_by_side, "own_features": own_features}
-    options |= {"smoothed_features": smoothed_features}
-    least = layers if side_by_side else 1
+    options |= {"smoothed_features": smoothed_features, "normalisation": normalisation}
+    beside = layers if side_by_side else 1
+    narrowest = 1
+    if normalisation == "layer" and layers > 1:
+        narrowest = 2
+    least = narrowest * beside
     if dim < least:
-        with pytest.raises(ParameterError, match="dim"):
+        with pytest.raises(ParameterError, match=f"dim must be at least {least} with layers="):
             divide_columns(num_features, **options)
         return
     own, smoothed, widths = divide_columns(num_features, **options)
@@ -175,8 +188,26 @@ def test_columns_are_divided(
     assert smoothed == min(most, round(smoothed_features * dim), dim - least - own)
     assert len(widths) == layers
     assert own + smoothed + (sum(widths) if side_by_side else widths[-1]) == dim
-    assert min(widths) >= 1
+    assert min(widths) >= narrowest
     assert max(widths[:-1], default=widths[-1]) <= widths[-1]
+
+
+@pytest.mark.parametrize(("dim", "layers"), [(4, 2), (7, 2), (16, 5)])
+@pytest.mark.parametrize("mode", ["full", "sampled"])
+def test_narrow_layers_are_not_0(graph, dim, layers, mode):
+    """A normalised layer of one column is its value less its mean: 0 for every node."""
+    if mode == "sampled" and layers > 2:
+        return  # the layers are the same, and trees are deep
+    model = GraphCL(dim=dim, layers=layers, epochs=1, mode=mode, device="cpu", verbose=False)
+    spread = model.fit_transform(graph).std(axis=0)
+    assert spread.min() > 1e-3
+
+
+def test_a_dim_without_room_for_the_layers_is_refused(graph):
+    for dim in (2, 3):
+        expected = f"dim must be at least 4 with layers=2, two columns for each .* got {dim}"
+        with pytest.raises(ParameterError, match=expected):
+            GraphCL(dim=dim, epochs=1, verbose=False).fit(graph)
 
 
 def drawn_rows(shape, sizes, seed=0):
@@ -347,7 +378,7 @@ def test_calibration_brings_parts_to_one_size():
     for columns in (slice(0, 2), slice(2, 5), slice(5, 9)):
         assert z[:, columns].square().sum(1).mean() == pytest.approx(1, rel=1e-3)
     before = beside.scale.clone()
-    beside.calibrate(z)  # of embeddings that are calibrated already: nothing changes
+    beside.calibrate(raw)  # again, as an update does: nothing changes
     torch.testing.assert_close(beside.scale, before, rtol=1e-3, atol=0)
 
 

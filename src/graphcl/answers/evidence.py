@@ -302,7 +302,7 @@ def embedding_parts(recipe: Mapping[str, Any], num_features: int) -> dict[str, s
     """
     from graphcl.encoders.side_by_side import divide_columns
 
-    names = ["dim", "layers", *(name for name in ENCODER_OPTIONS if name != "normalisation")]
+    names = ["dim", "layers", *ENCODER_OPTIONS]
     if any(recipe.get(name) is None for name in names):
         return {}
     own, _, widths = divide_columns(num_features, **{name: recipe[name] for name in names})

@@ -17,7 +17,8 @@ graph is embedded (`graphcl.encoders.layer`). Training contrasts :math:`H^{(L)}`
 
 After training, each part is brought to mean 0 and to one size, so that a distance between two
 embeddings means as much in each. These figures are taken from training nodes and stay with the
-weights.
+weights. A part that is the same for all of these nodes, up to rounding, becomes 0: enlarged to that
+size, its rounding errors would look like a signal (`graphcl.encoders.rounding`).
 """
 
 from collections.abc import Sequence
@@ -36,6 +37,15 @@ TURNS = 2  # how often a subspace is turned towards the leading directions
 RANK = 1e-10  # of the largest eigenvalue: directions below are rounding
 EQUAL = 1e-11  # of the largest eigenvalue: two that are nearer than this are equal but for rounding
 BLOCK = 4096  # rows or columns of a table that are in float64 at a time
+# Differences between nodes, relative to what was summed, up to which a part is constant. Sums in
+# float32 are rounded by 6e-8 of their terms; over the neighbours of a hub, by some 1e-6.
+ROUNDING = 1e-5
+OWN, SMOOTHED = "own features", "smoothed features"  # names of parts in messages
+
+
+def root_mean_square(rows: Tensor) -> float:
+    """Returns the root mean square of the lengths of rows."""
+    return float(rows.double().square().sum(1).mean().sqrt())
 
 
 def divide_columns(
@@ -47,20 +57,28 @@ def divide_columns(
     own_features: float,
     repeat_own: bool = False,
     smoothed_features: float = 0.0,
+    normalisation: str = "none",
 ) -> tuple[int, int, list[int]]:
     """Returns how many columns of `dim` hold own features, and smoothed ones, and each layer.
 
     Features take their shares of the columns; unless they are repeated, no more columns than there
-    are features. One column is left for each layer. Layers that stand side by side share the rest;
-    otherwise each layer is that wide.
+    are features. Layers that stand side by side share the rest; otherwise each layer is that wide.
+    Each layer has one column at least, and two if hidden layers are normalised: of one column, less
+    its mean, nothing would be left.
 
     Raises:
         ParameterError: a share is not one, or a layer would have no column.
     """
     check_setting("encoder", "own_features", own_features)
     check_setting("encoder", "smoothed_features", smoothed_features)
-    least = layers if side_by_side else 1
-    need = f"at least {least}, a column for each layer that stands side by side"
+    beside = layers if side_by_side else 1
+    narrowest = 1
+    reason = ", one column for each layer"
+    if normalisation == "layer" and layers > 1:
+        narrowest = 2
+        reason = ", two columns for each layer, since a single one that is normalised is always 0"
+    least = narrowest * beside
+    need = f"at least {least} with layers={layers}{reason}"
     require(dim >= least, "encoder", "dim", need, dim)
     most = dim - least if repeat_own else min(dim - least, num_features)
     own = min(round(own_features * dim), most)
@@ -68,8 +86,8 @@ def divide_columns(
     rest = dim - own - smoothed
     if not side_by_side:
         return own, smoothed, [rest] * layers
-    widths = [rest // layers] * layers
-    widths[-1] += rest - sum(widths)
+    widths = [rest // layers] * (layers - 1)
+    widths.append(rest - sum(widths))
     return own, smoothed, widths
 
 
@@ -176,7 +194,7 @@ class SideBySide(nn.Module):
         projection: R, ``[num_features, own]``; identities side by side if all features fit.
         smoother: S, ``[num_features, smoothed]``, likewise.
         shift: the mean of each column, ``[dim]``; 0 until `calibrate`.
-        scale: the factor of each column, ``[dim]``; 1 until `calibrate`.
+        scale: the factor of each column, ``[dim]``; 1 until `calibrate`, 0 in a constant part.
     """
 
     def __init__(
@@ -191,8 +209,8 @@ class SideBySide(nn.Module):
     ) -> None:
         super().__init__()
         self.smoothed = smoothed
-        self._kept = range(len(widths)) if every_layer else range(len(widths) - 1, len(widths))
-        self._widths = [own, *(widths[number] for number in self._kept), smoothed]
+        self.kept = range(len(widths)) if every_layer else range(len(widths) - 1, len(widths))
+        self._widths = [own, *(widths[number] for number in self.kept), smoothed]
         self.projection = nn.Buffer(_projection(num_features, own, generator))
         if smoothed:
             self.smoother = nn.Buffer(_projection(num_features, smoothed, generator))
@@ -204,15 +222,26 @@ class SideBySide(nn.Module):
         """The columns of an embedding."""
         return sum(self._widths)
 
+    @property
+    def constant_parts(self) -> list[str]:
+        """The names of the parts that are 0 in every embedding, because they were constant."""
+        names = [OWN, *(f"layer {number + 1}" for number in self.kept), SMOOTHED]
+        scales = self.scale.split(self._widths)
+        return [
+            name
+            for name, scale in zip(names, scales, strict=True)
+            if len(scale) and not bool(scale.any())
+        ]
+
     def columns(self, layer: int | None) -> slice | None:
         """Returns the columns of a layer, or with None of own features; None if it has none.
 
         Those of the last layer go on with the smoothed features, as its result does.
         """
-        place = 0 if layer is None else self._kept.index(layer) + 1 if layer in self._kept else -1
+        place = 0 if layer is None else self.kept.index(layer) + 1 if layer in self.kept else -1
         if place < 0 or self._widths[place] == 0:
             return None
-        last = layer is not None and layer + 1 == self._kept.stop
+        last = layer is not None and layer + 1 == self.kept.stop
         start = sum(self._widths[:place])
         return slice(start, start + self._widths[place] + last * self.smoothed)
 
@@ -248,15 +277,36 @@ class SideBySide(nn.Module):
         return torch.cat(parts, dim=1)
 
     @torch.no_grad()
-    def calibrate(self, z: Tensor) -> None:
-        """Brings each part of embeddings like `z` to mean 0 and a mean square of its rows of 1."""
-        z = z.to(self.shift) / self.scale + self.shift
+    def reset(self) -> None:
+        """Lets embeddings have the parts as they are computed, until the next `calibrate`."""
+        self.shift.zero_()
+        self.scale.fill_(1)
+
+    @torch.no_grad()
+    def calibrate(self, z: Tensor, rounding: Sequence[float] | None = None) -> None:
+        """Brings each part of embeddings like `z` to mean 0 and a mean square of its rows of 1.
+
+        A part that is constant up to rounding becomes 0. Of fewer than two rows nothing is known:
+        their parts keep the size that they have.
+
+        Args:
+            z: embeddings as they are after `reset`, ``[n, dim]``.
+            rounding: of each part, differences between rows that may be rounding; None: only those
+                that are small beside the part itself count as rounding.
+        """
+        z = z.to(self.shift)
         self.shift.copy_(z.mean(0))
+        self.scale.fill_(1)
+        if len(z) < 2:
+            return
         start = 0
-        for width in self._widths:
+        for number, width in enumerate(self._widths):
             columns = slice(start, start + width)
             size = (z[:, columns] - self.shift[columns]).square().sum(1).mean().sqrt()
-            self.scale[columns] = 1 / size if size > 0 else 1.0
+            least = ROUNDING * root_mean_square(z[:, columns])
+            if rounding is not None:
+                least = max(least, rounding[number])
+            self.scale[columns] = 1 / size if size > least else 0.0
             start += width
 
 
