@@ -66,10 +66,10 @@ ROWS = [
     Row("is read as a number; if", CHECK, table("c", "01", "20"), take="if these are codes.*?c "),
     Row("if it parts thousands", CHECK, table("c", "30", "1.020"), take="if it parts.*"),
     Row(
-        "are rounded to multiples of",
+        "is subtracted, so that features",
         CHECK,
         table("c", "1700000001", "1700000002"),
-        take="or leave.*",
+        take="leave the column.*",
     ),
     Row("holds dates: read them", CHECK + " --strict", table("c", "21/02/2020", "03/04/2021")),
     Row("holds dates: read it", CHECK + " --strict", table("c", "2020-02-21", "2021-04-03")),

@@ -1,3 +1,5 @@
+import warnings
+
 import numpy as np
 import pandas
 import pytest
@@ -9,7 +11,7 @@ import graphcl
 from graphcl.errors import GraphError
 from graphcl.graphs.conversion import flatten
 from graphcl.graphs.graph import Graph
-from graphcl.graphs.validation import is_labelled, is_number, numbered_labels
+from graphcl.graphs.validation import features, is_labelled, is_number, numbered_labels
 
 X = np.eye(3)
 
@@ -311,3 +313,15 @@ def test_signs_are_classes_in_pyg_npz_and_tables_too(tmp_path):
     table = graphcl.read_tables(tmp_path / "edges.csv", tmp_path / "nodes.csv", label="label")
     assert table.y.tolist() == [1, 0, 0, -1]
     assert table.class_names == ("-1", "1")
+
+
+def test_digits_that_float32_loses_are_warned_of():
+    x = np.array([[1e7 + 0.1, 1.0], [1e7 + 0.3, 5.0]])
+    with pytest.warns(
+        UserWarning, match=r"feature 0: numbers from 10000000\.1.* subtract the mean"
+    ):
+        features(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        features(x - x.mean(axis=0))
+        features(np.float32(x))

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 import scipy.sparse
 
-from graphcl.arrays import Array, Booleans, Floats
+from graphcl.arrays import Array, Booleans, Floats, are_close
 from graphcl.errors import GraphError, check_keys, demand
 from graphcl.graphs.interchange import is_sparse, to_csr, to_numpy
 from graphcl.store.columns import Ids
@@ -111,8 +111,29 @@ def features(x: Any, name: str = "x", row: str = "node") -> Floats | scipy.spars
         original = table[int(place[0]), int(place[1])]
         raise GraphError(f"{name}: {original} at {row} {int(place[0])}, feature {int(place[1])}")
     if not sparse:
+        _warn_of_lost_digits(table, name)
         return values
     return scipy.sparse.csr_array((values, table.indices, table.indptr), shape=table.shape)
+
+
+def _warn_of_lost_digits(table: Array, name: str) -> None:
+    """Warns of columns whose numbers are so close to each other that float32 rounds them away."""
+    if table.dtype.itemsize <= 4 or not len(table):
+        return
+    low = table.min(axis=0).astype(np.float64)
+    high = table.max(axis=0).astype(np.float64)
+    close = np.flatnonzero(are_close(low, high))
+    if len(close):
+        column = close[0]
+        step = np.spacing(np.float32(max(-low[column], high[column])))
+        which = f"feature {column}"
+        if len(close) > 1:
+            which += f" (and {len(close) - 1:,} others)"
+        warnings.warn(
+            f"{name}: {which}: numbers from {low[column]:.17g} to {high[column]:.17g} are rounded "
+            f"to multiples of {step:g}, as features are float32; subtract the mean first",
+            stacklevel=2,
+        )
 
 
 def labels(

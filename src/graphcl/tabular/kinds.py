@@ -439,7 +439,8 @@ def _features(column: Column, values: list[Any], preparation: Preparation) -> Fl
     """Returns what a column becomes, ``[rows, features]``."""
     if column.kind == NUMBER:
         numbers = [_number(column, place, value) for place, value in enumerate(values)]
-        return np.array(numbers, np.float64).astype(np.float32)[:, None]
+        moved = np.array(numbers, np.float64) - column.origin
+        return moved.astype(np.float32)[:, None]
     import pyarrow
 
     if column.kind in (CATEGORY, TEXT):
