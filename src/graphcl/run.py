@@ -28,6 +28,7 @@ from graphcl.runs.nodes import (
     has_all,
     is_labelled,
     lacks_embeddings,
+    meant_folder,
     read_nodes,
     run_types,
     type_folder,
@@ -39,9 +40,12 @@ from graphcl.store.header import is_parts
 from graphcl.tabular.options import TableOptions
 
 if TYPE_CHECKING:  # each is imported by the answer that needs it
+    from torch import nn
+
     from graphcl.answers.grouping import Groups
     from graphcl.answers.linking import LinkEvaluation, Links
     from graphcl.answers.predicted import Estimates, Predictions
+    from graphcl.encoders import EncoderFactory
     from graphcl.estimator.model import GraphCL
     from graphcl.graphs.graph import Graph
     from graphcl.graphs.relation import Relation
@@ -64,6 +68,7 @@ class Run:
         embeddings: the path of a folder of shards, which `graphcl embed RUN PARTS` wrote; they are
             asked in place of those in the run, and stay on disk.
         device: where a model computes: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        encoder: the class or module that the run was trained with, where that was the user's own.
         tables: options of `read_tables` by which `graph` is read, if it names tables.
 
     Raises:
@@ -77,11 +82,13 @@ class Run:
         graph: Any = None,
         embeddings: str | Path | None = None,
         device: str = "auto",
+        encoder: "EncoderFactory | nn.Module | None" = None,
         **tables: Any,
     ) -> None:
         self.path = versions.run_root(Path(path))
         self._version = None if self.path == Path(path) else Path(path)
         self.device = device
+        self._encoder = encoder
         self._given, self._tables = local(graph), TableOptions.named("Run", local(tables))
         self._shards = Path(local(embeddings)) if embeddings else None
         self._given_of: Path | None = None  # the version that the graph was given for
@@ -148,7 +155,8 @@ class Run:
     def _new_model(self, verbose: bool | None = None) -> "GraphCL":
         from graphcl.estimator.model import GraphCL
 
-        return GraphCL.read_from(self.folder, device=self.device).set_params(verbose=verbose)
+        own = {"device": self.device, "encoder": self._encoder}
+        return GraphCL.read_from(self.folder, **own).set_params(verbose=verbose)
 
     @property
     @of_one_version
@@ -216,18 +224,7 @@ class Run:
         Raises:
             RunError: there is no such type, or nothing says which is meant.
         """
-        names = self.types
-        if node_type is not None or len(names) < 2:
-            return type_folder(self.folder, node_type or next(iter(names), None))
-        read = [(name, read_nodes(self.folder, name)) for name in names]
-        likely = [name for name, nodes in read if nodes is not None and fits(nodes)]
-        if len(likely) == 1:
-            return type_folder(self.folder, likely[0])
-        which = "several of which have" if likely else "none of which alone has"
-        raise RunError(
-            f"{self.path}: its graph has several types ({', '.join(names)}), {which} what is "
-            f"asked; name one: {option('node_type', names[0])}"
-        )
+        return meant_folder(self.folder, node_type, fits, who=str(self.path))
 
     def type_of(self, folder: Path) -> str | None:
         """Returns the type whose folder this is; None for the run itself."""
@@ -586,6 +583,7 @@ class Run:
             epochs=epochs,
             keep=keep,
             device=resolve_device(self.device),
+            encoder=self._encoder,
             verbose=verbose,
             on_note=on_note,
         )

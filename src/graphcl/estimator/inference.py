@@ -12,6 +12,7 @@ hundred nodes that matter. Of these, each layer is computed where it is needed, 
 `graphcl.embedding`. That is so little work that a second core only costs time, so one is used.
 """
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -27,13 +28,14 @@ from graphcl.distributed import apart
 from graphcl.embedding import Chosen, embed, embed_graph
 from graphcl.encoders import Layer, LayeredEncoder, layered
 from graphcl.errors import GraphError, demand
-from graphcl.estimator.fitted import Fitted, say_clipped
+from graphcl.estimator.fitted import Fitted
 from graphcl.graphs.changing import Delta, EdgeDelta, NodeDelta, change_graph
 from graphcl.graphs.filling import filling_depth
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.neighbourhood import GrownPart, Surroundings, grown_part, new_nodes
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import NODE, Key, Relation
+from graphcl.graphs.scaling import LIMIT, ColumnScaling, Scaling
 from graphcl.graphs.tensors import stored_features
 from graphcl.kernels.buffers import borrow
 from graphcl.kernels.features import padded_product, stable_product
@@ -76,7 +78,7 @@ def embed_fitted(
     wanted: Mapping[str, Chosen] = dict.fromkeys(graph.nodes) if nodes is None else nodes
     every = all(some is None for some in wanted.values())
     if verbose:
-        say_clipped(fitted.scaling, prepared.graph)
+        _say_clipped(fitted.scaling, prepared.graph)
     # Layer by layer, an embedding does not depend on the size of the graph, bit for bit.
     large = graph.num_nodes > LAYERWISE_NODES
     by_layer = large or device.type == "cpu" or not every or not fitted.schema.is_plain
@@ -566,3 +568,12 @@ def _encode(
         place = torch.zeros(graph.num_nodes, dtype=torch.int64)
         place[nodes] = torch.arange(len(nodes))
     return result if beside is None else out
+
+
+def _say_clipped(scaling: Scaling, graph: Graph) -> None:
+    """Says on stderr how many values of a graph lie outside the range that training allows."""
+    fitted = {name: one for name, one in scaling.nodes.items() if isinstance(one, ColumnScaling)}
+    count = sum(fitted[name].clipped(one.x) for name, one in graph.nodes.items() if name in fitted)
+    if count:
+        far = f"{count:,} value{'' if count == 1 else 's'} more than {LIMIT:g} deviations"
+        print(f"features: {far} from the training rows' mean, clipped", file=sys.stderr, flush=True)

@@ -14,7 +14,7 @@ would give every id the room of the longest. Imports no torch.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphcl.arrays import Array
-from graphcl.errors import RunError, check_known
+from graphcl.errors import RunError, check_known, option
 from graphcl.files.arrays import read_npz, write_npy
 from graphcl.files.atomic import whole_file
 from graphcl.graphs.nodes import Nodes
@@ -68,8 +68,8 @@ def plain_names(run: Path) -> tuple[str, str]:
             (key,) = read_store(store).relations
             return key[0], key[1]
         given = json.loads(origin.tables or "{}")
-    for place, option in enumerate(("nodes", "edges")):
-        tables = given.get(option) if isinstance(given, dict) else None
+    for place, keyword in enumerate(("nodes", "edges")):
+        tables = given.get(keyword) if isinstance(given, dict) else None
         if isinstance(tables, dict) and len(tables) == 1:
             only = next(iter(tables))
             found[place] = only.split(":")[1] if only.count(":") == 2 else only
@@ -89,6 +89,34 @@ def type_folder(run: Path, name: str | None) -> Path:
         raise RunError(f"{run}: was trained on a plain graph, which has no types; got {name!r}")
     check_known(name, names, what=f"{run}: no type", listed="its types:", error=RunError)
     return run / TYPES / _folder(names.index(name), name)
+
+
+def meant_folder(
+    run: Path, node_type: str | None, fits: Callable[[Nodes], bool], *, who: str
+) -> Path:
+    """Returns the folder with the embeddings of a type; see `graphcl.Run.type_folder`.
+
+    Args:
+        run: a run or a version of it.
+        node_type: the type, or None. Then it is the only one, or the only one that fits.
+        fits: says whether the nodes of a type may be meant.
+        who: begins the message.
+
+    Raises:
+        RunError: there is no such type, or nothing says which is meant.
+    """
+    names = run_types(run)
+    if node_type is not None or len(names) < 2:
+        return type_folder(run, node_type or next(iter(names), None))
+    read = [(name, read_nodes(run, name)) for name in names]
+    likely = [name for name, nodes in read if nodes is not None and fits(nodes)]
+    if len(likely) == 1:
+        return type_folder(run, likely[0])
+    which = "several of which have" if likely else "none of which alone has"
+    raise RunError(
+        f"{who}: its graph has several types ({', '.join(names)}), {which} what is asked; name "
+        f"one: {option('node_type', names[0])}"
+    )
 
 
 def _folder(place: int, name: str) -> str:

@@ -19,8 +19,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from graphcl.arrays import Floats, Integers
+from graphcl.encoders import EncoderFactory
 from graphcl.errors import ParameterError, RunError, counted, demand, option, require
 from graphcl.estimator.fitted import Fitted, align
 from graphcl.estimator.fitting import retrain as train_on
@@ -100,6 +102,7 @@ def update_run(
     epochs: int | None = None,
     keep: int = versions.KEEP,
     device: torch.device,
+    encoder: EncoderFactory | nn.Module | None = None,
     verbose: bool = False,
     on_note: Callable[[str], None] = lambda _: None,
 ) -> Update:
@@ -138,7 +141,7 @@ def update_run(
     with versions.changing(run):
         check, base = versions.kept_place(run), versions.current_run(run)
         graph = before(base)
-        config, old = _read_old(base, graph)
+        config, old = _read_old(base, graph, encoder)
         typed = not old.fitted.schema.is_plain
         clock("reading the run")
         options = delta_options(base, replace(tables, nodes=None))
@@ -243,12 +246,15 @@ class _Clock:
         self.seconds[step], self._began = round(now - self._began, 3), now
 
 
-def _read_old(base: Path, graph: Graph) -> tuple[runs.RunConfig, Old]:
+def _read_old(
+    base: Path, graph: Graph, encoder: EncoderFactory | nn.Module | None
+) -> tuple[runs.RunConfig, Old]:
     """Reads the version that an update begins with."""
     config = runs.read_config(base)
+    fitted = Fitted.read(base, own_encoder=encoder)
     folders = {name: type_folder(base, name) for name in graph.nodes}
     if not all(map(runs.has_embeddings, folders.values())):
-        return config, Old(base, Fitted.read(base), None, graph)
+        return config, Old(base, fitted, None, graph)
     z = {name: runs.read_embeddings(folder) for name, folder in folders.items()}
     for name, own in graph.nodes.items():
         count = len(z[name])
@@ -257,7 +263,7 @@ def _read_old(base: Path, graph: Graph) -> tuple[runs.RunConfig, Old]:
             f"{base}: {count} embeddings for a graph of {own.num_nodes} nodes",
             RunError,
         )
-    return config, Old(base, Fitted.read(base), z, graph)
+    return config, Old(base, fitted, z, graph)
 
 
 def delta_options(base: Path, given: TableOptions) -> TableOptions:
