@@ -155,8 +155,8 @@ class Run:
     def _new_model(self, verbose: bool | None = None) -> "GraphCL":
         from graphcl.estimator.model import GraphCL
 
-        own = {"device": self.device, "encoder": self._encoder}
-        return GraphCL.read_from(self.folder, **own).set_params(verbose=verbose)
+        model = GraphCL.read_from(self.folder, device=self.device, encoder=self._encoder)
+        return model.set_params(verbose=verbose)
 
     @property
     @of_one_version

@@ -226,12 +226,14 @@ class SideBySide(nn.Module):
     def constant_parts(self) -> list[str]:
         """The names of the parts that are 0 in every embedding, because they were constant."""
         names = [OWN, *(f"layer {number + 1}" for number in self.kept), SMOOTHED]
-        scales = self.scale.split(self._widths)
-        return [
-            name
-            for name, scale in zip(names, scales, strict=True)
-            if len(scale) and not bool(scale.any())
-        ]
+        found = []
+        start = 0
+        for name, width in zip(names, self._widths, strict=True):
+            scale = self.scale[start : start + width]
+            if width and not bool(scale.any()):
+                found.append(name)
+            start += width
+        return found
 
     def columns(self, layer: int | None) -> slice | None:
         """Returns the columns of a layer, or with None of own features; None if it has none.
