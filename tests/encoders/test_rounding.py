@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphcl import Graph, GraphCL, Recipe
+from graphcl import Graph, GraphCL, Recipe, open_graph
 from graphcl.errors import TrainingWarning
 
 
@@ -115,3 +115,19 @@ def test_a_small_difference_on_a_large_offset_is_kept():
 def test_a_part_that_differs_is_not_warned_of():
     for shape in ("bipartite", "star", "regular", "empty"):
         assert said(trained(shape, "normal", "auto", "residual")[0]) == []
+
+
+@pytest.mark.parametrize("form", ["sampled", "store"])
+def test_it_holds_for_sampled_batches_and_stores_too(form, tmp_path):
+    nodes, edges = GRAPHS["K60"]
+    graph = Graph.from_edge_index(edges, columns("normal", nodes))
+    mode = "auto"
+    if form == "store":
+        graph.save(tmp_path / "store")
+        graph = open_graph(tmp_path / "store")
+    else:
+        mode = "sampled"
+    model = GraphCL(dim=32, epochs=1, mode=mode, device="cpu", verbose=False)
+    with pytest.warns(TrainingWarning, match="smoothed features: the same for all nodes"):
+        model.fit(graph)
+    assert np.abs(model.transform(graph)).max() < 20
