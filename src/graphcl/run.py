@@ -5,7 +5,6 @@ Nothing here imports torch or a graph until an answer needs it: similar nodes ta
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -335,7 +334,7 @@ class Run:
         if why:
             on_note(why)
         how: Any = {"method": method, "least": least, "seed": seed, "columns": columns}
-        return replace(cluster(z, count, **how), ids=nodes.ids[:])
+        return cluster(z, count, ids=nodes.ids[:], **how)
 
     @of_one_version
     def neighbors(

@@ -60,7 +60,7 @@ class EscapedStream:
 
 def unescaped(stream: TextIO) -> TextIO:
     """Returns the stream itself: a progress bar steers the terminal, and escapes its own texts."""
-    return cast("TextIO", stream.stream) if isinstance(stream, EscapedStream) else stream
+    return stream.stream if isinstance(stream, EscapedStream) else stream
 
 
 def escaping(stream: TextIO) -> TextIO:

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from graphcl.answers.inputs import embeddings_of, graph_of, ids_of
+from graphcl.answers.ordering import id_order, inverse
 from graphcl.answers.profiles import TESTS, Difference, profiles
-from graphcl.arrays import Array, blocks
+from graphcl.arrays import Array, Integers, blocks
 from graphcl.errors import GraphError, counted, demand, option, require
 from graphcl.evaluation.unsupervised import SAMPLE, by_size, sampled_rows, silhouette, unit_rows
 from graphcl.files.records import Answer
@@ -134,6 +135,7 @@ def cluster(
     count: int | None = None,
     *,
     graph: Any = None,
+    ids: Any = None,
     method: str = "kmeans",
     least: int | None = None,
     typical: int = 5,
@@ -149,6 +151,8 @@ def cluster(
             the one with the highest silhouette on a sample of 5,000 nodes.
         graph: gives ids, and features for the profiles; needed if `source` is a model. Of shards,
             the path of the store in parts.
+        ids: of the nodes; None takes those of `graph`. Groups do not depend on the order of rows:
+            nodes are grouped in the order of their ids.
         method: ``kmeans``, or ``hdbscan``, which finds the number of groups itself and leaves out
             nodes between them; it sees the first 15 principal components, and of more than 20,000
             nodes a sample, whose groups the others join by their nearest neighbour in it.
@@ -171,7 +175,10 @@ def cluster(
     require(least is None or by_hdbscan, "cluster", option("least"), "None with kmeans", least)
     graph = graph_of(graph)
     given = embeddings_of(source, graph, "cluster")
-    ids, z = ids_of(graph, given), given if hasattr(given, "shards") else np.asarray(given)
+    z = given if hasattr(given, "shards") else np.asarray(given)
+    ids = ids_of(graph, given) if ids is None else ids
+    if len(ids) != len(z):
+        raise GraphError(f"cluster: {len(ids):,} ids for {len(z):,} embeddings")
     demand(
         all(np.isfinite(z[one]).all() for one in blocks(len(z), _ROWS)),
         "cluster: an embedding is not finite",
@@ -179,7 +186,10 @@ def cluster(
     if len(z) <= (count or 2):
         nodes = "1 node is" if len(z) == 1 else f"{len(z):,} nodes are"
         raise GraphError(f"cluster: {nodes} too few for {count or 2} groups")
-    unit: Any = _UnitRows(z) if hasattr(z, "shards") else unit_rows(z)
+    order = id_order(ids)
+    unit: Any = _UnitRows(z, order)
+    if not hasattr(z, "shards"):
+        unit = unit_rows(z if order is None else z[order])
     least = least or max(5, len(z) // 100)
     assigned, score, tried = _partition(unit, by_hdbscan, count, least, seed)
     demand(
@@ -189,21 +199,34 @@ def cluster(
     groups = _described(unit, ids, assigned, score, tried, method, typical)
     if columns is None and isinstance(graph, Graph):
         columns = originals(replace(graph.only_type, degree=graph.degrees()))
-    again = _stability(unit, groups, by_hdbscan, least, seed)
-    return replace(groups, profiles=profiles(assigned, columns or ()), stability=again)
+    groups = replace(groups, stability=_stability(unit, groups, by_hdbscan, least, seed))
+    if order is not None:
+        groups = _in_rows(groups, order)
+    return replace(groups, profiles=profiles(groups.assigned, columns or ()))
+
+
+def _in_rows(groups: Groups, order: Integers) -> Groups:
+    """Returns groups of nodes in the order of `order` as those of the rows themselves."""
+    places = inverse(order)
+    return replace(
+        groups,
+        assigned=groups.assigned[places],
+        closeness=groups.closeness[places],
+        typical=tuple(order[rows] for rows in groups.typical),
+    )
 
 
 class _UnitRows:
-    """Embeddings on disk, whose rows are scaled to length 1 as they are read."""
+    """Embeddings on disk, whose rows are scaled to length 1 as they are read, in some order."""
 
-    def __init__(self, z: Any) -> None:
-        self.z, self.shape = z, z.shape
+    def __init__(self, z: Any, order: Integers | None = None) -> None:
+        self.z, self.shape, self.order = z, z.shape, order
 
     def __len__(self) -> int:
         return len(self.z)
 
     def __getitem__(self, rows: Any) -> Array:
-        return unit_rows(self.z[rows])
+        return unit_rows(self.z[rows if self.order is None else self.order[rows]])
 
 
 def _partition(

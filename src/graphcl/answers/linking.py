@@ -8,6 +8,7 @@ embeddings, or by its common neighbours. `evaluate_links` says what each is wort
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,8 @@ from graphcl.answers.link_model import (
     RelationScores,
     best_pairs,
 )
-from graphcl.arrays import Array
+from graphcl.answers.ordering import in_id_order, inverse
+from graphcl.arrays import Array, Integers
 from graphcl.errors import GraphError, demand, option, require
 from graphcl.evaluation.links import (
     STRUCTURAL,
@@ -157,6 +159,9 @@ def links(
             the graph is large.
         seed: decides which pairs the model learns from.
 
+    The answer does not depend on the order of rows: links are learned and searched in the order of
+    ids, and of equal scores the lower id is first. An index, above 20,000 nodes, has its own order.
+
     Raises:
         GraphError: an id is unknown, or there is no graph to tell what is missing.
     """
@@ -184,13 +189,32 @@ def links(
             z = embeddings_of(source, graph, "links")
         ids = [ids_of(graph, range(graph.num_nodes) if z is None else z)] * 2
     of = None if nodes is None and rows is None else chosen_rows(ids[0], nodes, rows, who)
+    if whole is not None:
+        ordered, orders = in_id_order(whole)
+        if ordered is not whole:
+            source_type, _, target_type = (meant or whole.only_relation).key
+            first, second = orders[source_type], orders[target_type]
+            found = links(
+                _in_order(z, orders),
+                pairs,
+                graph=ordered,
+                rows=None if of is None else inverse(first)[of],
+                k=k,
+                relation=relation,
+                by=by,
+                model=model,
+                index=None if index is None else _OrderedIndex(index, first),
+                seed=seed,
+            )
+            ends = [first[found.pairs[:, 0]], second[found.pairs[:, 1]]]
+            return replace(found, pairs=np.stack(ends, axis=1))
     listed = None if pairs is None else _rows_of_pairs(pairs, ids)
     edges = meant or (None if whole is None else whole.only_relation)
     scores: Any = None
     if whole is not None:
         whole.check()
         if by == LINKS_BY[0]:
-            embed = (lambda _: z) if model is None else model.transform
+            embed = None if model is None else model.transform
             scores = ModelScores.learn(z, whole, meant, embed, index=index, seed=seed)
     if by in STRUCTURAL:
         scores = NeighbourScores(edges, by)
@@ -203,6 +227,28 @@ def links(
     listed, values = scores.missing(of, k) if listed is None else (listed, scores.pairs(listed))
     why = scores.why(listed) if by == LINKS_BY[0] else None
     return Links(listed, ids[0][listed[:, 0]], ids[1][listed[:, 1]], values, linked, why, by)
+
+
+def _in_order(z: Any, orders: Mapping[str, Integers]) -> Any:
+    """Returns embeddings in another order of rows; of several types by type."""
+    if z is None:
+        return None
+    if isinstance(z, Mapping):
+        return {kind: np.asarray(rows)[orders[kind]] for kind, rows in z.items()}
+    (order,) = orders.values()
+    return np.asarray(z)[order]
+
+
+class _OrderedIndex:
+    """An index over rows, which answers with their numbers in another order."""
+
+    def __init__(self, index: Any, order: Integers) -> None:
+        self.index, self.places = index, inverse(order)
+
+    def search(self, vectors: Any, count: int, **how: Any) -> Any:
+        """Returns the nearest rows."""
+        found = self.index.search(vectors, count, **how)
+        return SimpleNamespace(keys=self.places[np.asarray(found.keys).astype(np.int64)])
 
 
 def meant_relation(graph: Any, name: str | None = None) -> Relation:
@@ -270,7 +316,7 @@ class ModelScores:
         z: Any,
         graph: Graph,
         relation: Relation | None,
-        embed: Callable[[Graph], Any],
+        embed: Callable[[Graph], Any] | None,
         *,
         index: Any = None,
         seed: int = 0,
@@ -281,19 +327,21 @@ class ModelScores:
             z: embeddings of the graph.
             graph: a graph.
             relation: of a typed graph; None in a plain one.
-            embed: embeds the graph without some of its edges.
+            embed: embeds the graph without some of its edges; None takes `z` for it.
             index: over the embeddings of a large plain graph.
             seed: decides which pairs the model learns from.
         """
         name = None if relation is None else ":".join(relation.key)
         about = PairColumns.of(z, relation or graph.only_relation)
+        ordered, orders = in_id_order(graph)  # what is drawn does not depend on the order of rows
+        whole = _in_order(z, orders)
 
         def rivals(held: HeldOutEdges, rows: Any, count: int) -> Array:
             left = None if relation is None else held.relation
             return _best_by_each(_searches(rows, held.graph, left), None, count)
 
         try:
-            model = LinkModel.fit(graph, name, embed, rivals, seed=seed)
+            model = LinkModel.fit(ordered, name, embed or (lambda _: whole), rivals, seed=seed)
         except GraphError:
             return None
         return cls(model, about, _searches(z, graph, relation, index))
@@ -389,6 +437,7 @@ def evaluate_links(
     if typed:
         relation = ":".join(meant_relation(graph, relation).key)
     if held is None:
+        graph, _ = in_id_order(graph)
         held = hold_out_edges(graph, relation, share=share, negatives=negatives, seed=seed)
     trained = clone(model).set_output(transform="default").fit(held.graph)
     z, pairs = trained.transform(held.graph), held.pairs
