@@ -89,7 +89,7 @@ def test_answers_are_those_of_the_functions_on_arrays(plain):
     found, expected = plain.predict(), graphcl.predict(z, graph)
     assert found.ids.tolist() == [f"n{one}" for one in range(45, NODES)]
     assert np.array_equal(found.probabilities, expected.probabilities)
-    assert np.array_equal(plain.cluster(3).assigned, graphcl.cluster(z, 3).assigned)
+    assert np.array_equal(plain.cluster(3).assigned, graphcl.cluster(z, 3, graph=graph).assigned)
     near = plain.neighbors(["n7", "n3"], 4)
     exact = graphcl.neighbors(z, rows=[7, 3], k=4)
     assert np.array_equal(near.nearest, exact.nearest)

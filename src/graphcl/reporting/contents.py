@@ -361,9 +361,8 @@ def gather(
     if assigned is None:
         answers.pop("cluster", None)
         with suppress(GraphError):  # too few nodes
-            groups = cluster(z, columns=known, seed=seed)
-            named = replace(groups, ids=nodes.ids[:])
-            assigned, answers["cluster"] = groups.assigned, named.summary()
+            groups = cluster(z, ids=nodes.ids[:], columns=known, seed=seed)
+            assigned, answers["cluster"] = groups.assigned, groups.summary()
     edges = None if graph is None else adjacency(graph)
     name = str(result.get("graph", {}).get("name") or run_root(run).name)
     ids, predicted = nodes.ids[:].tolist(), answers.get("predict", {})
