@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from graphcl.answers.profiles import TESTS
 from graphcl.cli.answers import (
     AnswerOption,
     EmbeddingsOption,
@@ -97,6 +96,8 @@ def cluster(
 
 
 def _lines(found: "Groups") -> list[str]:
+    from graphcl.answers.profiles import TESTS  # needs SciPy, which help does not
+
     lines, again = [], None if found.stability is None else found.stability.groups
     for number, (size, some) in enumerate(zip(found.sizes, found.typical, strict=True), 1):
         names = ", ".join(map(escaped_cell, found.ids[some].tolist()))
