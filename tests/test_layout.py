@@ -22,6 +22,8 @@ ELSEWHERE = {
     "devices.py": "cli/test_main.py",
     "exporting/__init__.py": "test_run.py",
     "answers/answering.py": "answers/test_reasons.py",
+    "answers/judging.py": "answers/test_predicted.py",
+    "evaluation/terms.py": "evaluation/test_calibration.py",
     "runs/graph.py": "cli/test_run_graphs.py",
     "cli/answers.py": "cli/test_predict.py",
     "encoders/paper.py": "encoders/test_encoders.py",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from graphcl.answers.inputs import columns_of_run, shards_of_run
+from graphcl.answers.inputs import columns_of_run, nodes_of_type, shards_of_run
 from graphcl.answers.similar import Neighbours, find_neighbours, stored_index
 from graphcl.arrays import Array
 from graphcl.errors import RunError, counted, option, require
@@ -223,7 +223,8 @@ class Run:
         Raises:
             RunError: there is no such type, or nothing says which is meant.
         """
-        return meant_folder(self.folder, node_type, fits, who=str(self.path))
+        nodes_of = partial(nodes_of_type, self, graph=self._given, shards=bool(self._shards))
+        return meant_folder(self.folder, node_type, fits, who=str(self.path), nodes_of=nodes_of)
 
     def type_of(self, folder: Path) -> str | None:
         """Returns the type whose folder this is; None for the run itself."""
@@ -284,13 +285,14 @@ class Run:
                 on the test nodes is then in `Predictions.test`.
             node_type: of a graph with types: which; None is the only one with labels.
             on_note: is told if the graph cannot be read; own columns then tell nothing.
-            asked: `wanted`, `precision`, `cost`, `shares`, `using`, `rivals`, `why`, `level`,
-                `label_kind` and `seed`, as of `graphcl.predict`.
+            asked: other arguments of `graphcl.predict`, see `answering.PREDICT_OPTIONS`.
         """
+        from graphcl.answers.answering import check_asked
         from graphcl.answers.evidence import embedding_parts
         from graphcl.answers.prediction import predict_nodes
         from graphcl.runs.graph import if_readable
 
+        check_asked(asked)
         z, own = self.rows(node_type, is_labelled)
         config = runs.read_config(self.folder, baselines=True)
         trained = config.origin.graph

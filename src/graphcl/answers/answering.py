@@ -29,8 +29,15 @@ from graphcl.answers.reasons import (
 )
 from graphcl.answers.rivals import Rival, plain_rivals
 from graphcl.arrays import Array
-from graphcl.errors import option, require
+from graphcl.errors import ParameterError, check_keys, option, require
 from graphcl.evaluation.regression import LEVEL, half_width
+from graphcl.settings import RIVALS, is_number
+
+# What `Run.predict` hands on to `graphcl.predict`.
+PREDICT_OPTIONS = (
+    *("wanted", "precision", "cost", "shares", "using", "rivals", "why", "level", "label_kind"),
+    "seed",
+)
 
 
 def rivals_of(known: KnownLabels, graph: Any, ids: Any, seed: int) -> list[Rival]:
@@ -44,6 +51,27 @@ def rivals_of(known: KnownLabels, graph: Any, ids: Any, seed: int) -> list[Rival
     return plain_rivals(
         x[labelled], near, known.targets[labelled], kind=known.kind, seed=seed, names=ids[labelled]
     )
+
+
+def check_rival(using: Any) -> None:
+    """Refuses a name that no plain rival ever has, before any work is done.
+
+    Raises:
+        ParameterError: there is no such rival.
+    """
+    known = using is None or using in RIVALS
+    require(known, "predict", option("using"), f"one of {', '.join(RIVALS)}", using)
+
+
+def check_asked(asked: Mapping[str, Any]) -> None:
+    """Refuses unknown arguments of `Run.predict`, and unknown rivals, before any work is done.
+
+    Raises:
+        ParameterError: an argument or a rival is unknown.
+    """
+    known = (*PREDICT_OPTIONS, "node_type")
+    check_keys(asked, known, where="Run.predict", error=ParameterError, what="argument")
+    check_rival(asked.get("using"))
 
 
 def chosen_rival(rivals: Sequence[Rival], using: str | None) -> Rival | None:
@@ -63,13 +91,18 @@ def share_factors(known: KnownLabels, shares: Mapping[Any, float] | None) -> Arr
     """Returns how many times as frequent each class is among all nodes as among labelled ones."""
     if shares is None:
         return None
-    given = {str(name): float(share) for name, share in shares.items()}
-    names = [str(name) for name in known.classes]
     exclusive = known.kind == "classes"
-    right = exclusive and set(given) == set(names) and min(given.values()) > 0
-    classes = f"a positive share for each of {', '.join(names[:10])}"
-    classes = classes if exclusive else "left out: there are no classes that exclude each other"
-    require(right, "predict", option("shares"), classes, dict(shares))
+    if not exclusive:
+        wanted = "left out: there are no classes that exclude each other"
+        require(False, "predict", option("shares"), wanted, shares)
+    names = [str(name) for name in known.classes]
+    shown = f"a positive share for each of {', '.join(names[:10])}"
+    mapping = isinstance(shares, Mapping)
+    require(mapping, "predict", option("shares"), f"a mapping of class to share: {shown}", shares)
+    given = {str(name): share for name, share in shares.items()}
+    positive = all(is_number(share) and share > 0 for share in given.values())
+    complete = positive and set(given) == set(names) and len(given) == len(shares)
+    require(complete, "predict", option("shares"), shown, dict(shares))
     there = known.targets.sum(axis=0) / known.known.sum()
     return np.asarray(np.array([given[name] for name in names]) / sum(given.values()) / there)
 

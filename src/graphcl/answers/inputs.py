@@ -26,6 +26,7 @@ from graphcl.partitioned.embeddings import (
 )
 from graphcl.runs.files import weights_digest
 from graphcl.runs.versions import OwnGraphError
+from graphcl.settings import LABEL_KINDS
 from graphcl.store.columns import Ids
 from graphcl.store.header import is_divided, read_store
 
@@ -145,6 +146,25 @@ def shards_of_run(
     return shards, nodes
 
 
+def nodes_of_type(run: Any, name: str, *, graph: Any, shards: bool) -> Nodes | None:
+    """Returns what is known of the nodes of a type, also before a run has its embeddings.
+
+    Args:
+        run: the `graphcl.Run`.
+        name: the type.
+        graph: the path of the store in parts whose embeddings are in shards, or None.
+        shards: whether they are in shards; the graph itself is not read then.
+    """
+    from graphcl.runs.nodes import describe_nodes, read_nodes
+
+    nodes = read_nodes(run.folder, name)
+    if nodes is not None:
+        return nodes
+    if not shards:
+        return describe_nodes(run.graph, name)
+    return None if graph is None else read_parts_nodes(Path(str(graph)), name)
+
+
 def columns_of_run(
     run: Any, nodes: Nodes, node_type: str | None, *, read: bool
 ) -> "tuple[list[Original], str]":
@@ -239,6 +259,8 @@ def known_labels(
     """
     from graphcl.graphs.validation import numbered_labels
 
+    kinds = f"{', '.join(LABEL_KINDS[:-1])} or {LABEL_KINDS[-1]}"
+    require(kind in LABEL_KINDS, "predict", option("label_kind"), kinds, kind)
     given, own = numbered_labels(labels, ids, "predict", kind, stored=stored)
     names = own or names
     demand(

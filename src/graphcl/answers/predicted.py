@@ -4,6 +4,7 @@ Two classes are a ranking: who comes first, how often that is right, and where t
 found by `graphcl.answers.reasons`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,15 +14,17 @@ from graphcl.answers.inputs import KnownLabels
 from graphcl.answers.reasons import Reason
 from graphcl.arrays import Array
 from graphcl.errors import GraphError, counted, option, require
+from graphcl.evaluation.paired import LEVEL as LEVEL_OF_TEST
 from graphcl.evaluation.prediction_error import PredictionError, measure
+from graphcl.evaluation.promises import SURE, Promise, promised_thresholds
 from graphcl.evaluation.regression import LEVEL, NumberError, measure_number
 from graphcl.files.records import Answer
 from graphcl.graphs.validation import is_labelled
+from graphcl.settings import is_number
 
 TOP_SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
 LEAST_TOP = 5  # nodes; of fewer, a share says little
 OURS = "graphcl"
-BETTER = 0.01  # a rival's headline above ours by so much is worth a word
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,6 +61,9 @@ class Ranking(Answer):
         precision: of the nodes above the threshold.
         found: the fraction of the wanted nodes that is above it.
         nodes: how many held-out nodes.
+        promised: the precision above the threshold is at least this, with probability `sure`; None
+            if no precision was asked for.
+        sure: see `promised`.
     """
 
     wanted: Any
@@ -69,6 +75,8 @@ class Ranking(Answer):
     precision: float
     found: float
     nodes: int
+    promised: float | None = None
+    sure: float | None = None
 
 
 def rank(
@@ -87,12 +95,13 @@ def rank(
         truth: whether they are of that class.
         wanted: its name.
         weight: how much each node counts.
-        precision: the threshold is the lowest above which so many nodes are right.
+        precision: the threshold is the lowest above which so many nodes can be promised to be
+            right; see `graphcl.evaluation.promises`.
         cost: of a false alarm, and of a wanted node that is missed: the threshold is where a
             probability makes both cost the same.
 
     Raises:
-        GraphError: no threshold has the precision.
+        GraphError: no threshold can promise the precision.
     """
     from sklearn.metrics import average_precision_score, roc_auc_score
 
@@ -109,17 +118,10 @@ def rank(
             right = hits[last] / seen[last]
             tops.append(Top(part, last + 1, right, right / share, hits[last] / hits[-1]))
     threshold = None if cost is None else cost[0] / (cost[0] + cost[1])
+    promise = None
     if precision is not None:
-        # Nodes of the same probability are above a threshold together.
-        ends = np.append(np.flatnonzero(np.diff(risk)), len(risk) - 1)
-        good = ends[hits[ends] / seen[ends] >= precision]
-        if not len(good):
-            best = float((hits[ends] / seen[ends]).max())
-            raise GraphError(
-                f"predict: {option('precision', precision)}: no threshold is right so often on "
-                f"held-out nodes; the best has {best:.2f}"
-            )
-        threshold = float(risk[good[-1]])
+        promise = _promise(risk, truth, count, precision)
+        threshold = promise.threshold
     above = risk >= (0.5 if threshold is None else threshold)
     flagged = float(count[above].sum())
     return Ranking(
@@ -132,6 +134,29 @@ def rank(
         precision=float((count * truth)[above].sum() / flagged) if flagged else 0.0,
         found=float((count * truth)[above].sum() / hits[-1]),
         nodes=len(risk),
+        promised=None if promise is None else promise.precision,
+        sure=None if promise is None else promise.sure,
+    )
+
+
+def _promise(risk: Array, truth: Array, count: Array, precision: float) -> Promise:
+    """Returns the promise of the lowest threshold that promises a precision.
+
+    Raises:
+        GraphError: none does.
+    """
+    promises = promised_thresholds(risk, truth, count, likely=precision)
+    kept = [promise for promise in promises if promise.precision >= precision]
+    if kept:
+        return kept[-1]
+    most = max((promise.precision for promise in promises), default=0.0)
+    lowered = float(np.floor(100 * most)) / 100
+    advice = "label more nodes"
+    if lowered > 0:
+        advice = f"ask for {option('precision', lowered)}, or label more nodes"
+    raise GraphError(
+        f"predict: {option('precision', precision)} cannot be promised with {100 * SURE:.0f} % "
+        f"certainty from {counted(len(risk), 'held-out node')}; the most is {most:.2f}: {advice}"
     )
 
 
@@ -152,9 +177,10 @@ def check_ranking(
     named = wanted is None or str(wanted) in [str(one) for one in known.classes]
     shown = ", ".join(str(one) for one in known.classes[:10])
     require(named, "predict", option("wanted"), f"one of {shown}", wanted)
-    right = precision is None or 0 < precision < 1
+    right = precision is None or (is_number(precision) and 0 < precision < 1)
     require(right, "predict", option("precision"), "between 0 and 1", precision)
-    costly = cost is None or (len(cost) == 2 and min(cost) > 0)
+    pair = isinstance(cost, Sequence) and not isinstance(cost, str) and len(cost) == 2
+    costly = cost is None or (pair and all(is_number(one) and one > 0 for one in cost))
     require(costly, "predict", option("cost"), "two positive numbers", cost)
     both = precision is not None and cost is not None
     require(not both, "predict", option("cost"), f"left out with {option('precision')}", cost)
@@ -162,17 +188,20 @@ def check_ranking(
 
 @dataclass(frozen=True, repr=False)
 class RivalScore(Answer):
-    """What a plain model is worth on the same held-out nodes.
+    """What a plain model is worth on the half of the held-out nodes that compares.
 
     Attributes:
         name: what it is; `OURS` is ours.
         score: the headline: ROC-AUC of two classes, accuracy, micro-F1 of several labels, or R².
         error: all measures.
+        chance: how likely a score so far above ours is by chance, for one of all rivals; 1 for
+            ours.
     """
 
     name: str
     score: float
     error: PredictionError | NumberError
+    chance: float = 1.0
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -194,9 +223,9 @@ class Predicted(Answer):
 
     @property
     def better(self) -> RivalScore | None:
-        """The plain rival that is better than these, if there is one."""
-        best = max(self.rivals, key=lambda one: one.score, default=None)
-        return best if best is not None and best.score > self.rivals[0].score + BETTER else None
+        """The best of the plain rivals that a test finds better than these, if there is one."""
+        better = [rival for rival in self.rivals if rival.chance <= LEVEL_OF_TEST]
+        return max(better, key=lambda rival: rival.score, default=None)
 
     def why(self) -> dict[str, Any]:
         """Returns the column of reasons; nothing if none were asked for."""
@@ -286,7 +315,8 @@ class Predictions(Predicted):
         evidence: what the predictions rest on, and how much on each; see
             `graphcl.answers.evidence`.
         ranking: of two classes, what the order of the nodes is worth; None of others.
-        rivals: plain models beside it, on the same held-out nodes; ours is the first.
+        rivals: plain models beside it, on half of the held-out nodes; ours is the first. The
+            other half measures a rival that predicts instead.
         reasons: of each node, if they were asked for; of the first 10,000; none if the model that
             answered has none.
         towards: what effects above 0 in reasons speak for, in words; empty if none were asked for.

@@ -8,6 +8,7 @@ import numpy as np
 
 from graphcl.answers.answering import (
     Answerer,
+    check_rival,
     chosen_rival,
     reweighted,
     rivals_of,
@@ -22,23 +23,16 @@ from graphcl.answers.inputs import (
     ids_of,
     known_labels,
 )
+from graphcl.answers.judging import Judge, comparing_half, is_held_out
 from graphcl.answers.learning import learn
-from graphcl.answers.predicted import (
-    OURS,
-    Estimates,
-    Predictions,
-    RivalScore,
-    check_ranking,
-    rank,
-)
+from graphcl.answers.predicted import Estimates, Predictions, check_ranking, rank
 from graphcl.answers.reasons import towards
-from graphcl.arrays import Array
 from graphcl.errors import RunError, demand, is_command, option, require
 from graphcl.evaluation.calibration import CalibratedProbe
-from graphcl.evaluation.prediction_error import PredictionError, measure
-from graphcl.evaluation.regression import LEVEL, NumberError, measure_number
+from graphcl.evaluation.regression import LEVEL
 from graphcl.graphs.collection import of_labelled_type
 from graphcl.graphs.nodes import Nodes
+from graphcl.settings import check_seed, is_number
 
 NODES = ("unlabelled", "all")
 LEARN = ("all", "train")
@@ -83,7 +77,8 @@ def predict(
         nodes: ``unlabelled``, ``all``, or a list of ids.
         wanted: of two classes, the one that is looked for; the nodes that are most probably of it
             come first. None is the rarer one.
-        precision: of two classes: call those nodes wanted of whom so many are right.
+        precision: of two classes: choose the threshold above which this share of the nodes is of
+            the wanted class, with 80 % certainty.
         cost: of two classes: call a node wanted where that costs less: the cost of a false alarm,
             and of a wanted node that is missed.
         shares: of the classes among all nodes, by name, where those of the labelled nodes are
@@ -215,6 +210,10 @@ def predict_known(
 
     Of embeddings in shards, those of the labelled nodes and one block of the others are in memory.
     """
+    check_rival(using)
+    check_seed("predict", seed)
+    fraction = is_number(level) and 0 < level < 1
+    require(fraction, "predict", option("level"), "between 0 and 1", level)
     demand(known.known.any(), "predict: no node has a label")
     demand(
         not (isinstance(nodes, str) and nodes == "unlabelled" and known.known.all()),
@@ -231,33 +230,23 @@ def predict_known(
     learned = learn(z, ids, known, graph=graph, parts=parts, level=level, seed=seed)
     answerer = Answerer(learned, graph, ids, rival, factor, level)
     answers, held = answerer.of_rows(rows), answerer.held_out
-    truth = known.targets[learned.labelled]
-    weight: Any = None if factor is None else truth @ factor
-
-    def judge(found: Array, some: Array) -> PredictionError | NumberError:
-        """Measures answers for labelled nodes that were held out, on some of these."""
-        if known.number:
-            return measure_number(found[some], truth[some], level=level)
-        return measure(
-            reweighted(found[some], factor),
-            truth[some],
-            known.several,
-            nodes=int(some.sum()),
-            weight=None if weight is None else weight[some],
-        )
-
-    ours, told, tested = learned.probe.error, _told(learned.probe.held_out), _told(held)
-    if factor is not None and told.any():
-        ours = judge(learned.probe.held_out, told)
-    found: Any = {"error": ours, "evidence": learned.weights}
-    if rival is not None:
-        found |= {"model": rival.name, "evidence": {rival.name: 1.0}}
-    if rival is not None and tested.any():
-        found["error"] = judge(held, tested)
-    if ours is not None and plain:
-        judged = {one.name: judge(one.held_out, told & _told(one.held_out)) for one in plain}
-        scored = ({OURS: ours} | judged).items()
-        found["rivals"] = tuple(RivalScore(name, one.headline[1], one) for name, one in scored)
+    judge = Judge(known, learned.labelled, factor, level)
+    ours, tested = learned.probe.held_out, is_held_out(learned.probe.held_out)
+    error: Any = learned.probe.error
+    folds = 1 if error is None else error.folds
+    if factor is not None and tested.any():
+        error = judge.measure(ours, tested, folds)
+    found: Any = {"error": error, "evidence": learned.weights}
+    if plain:
+        compares = comparing_half(known, learned.labelled, ids, seed)
+        if error is not None:
+            found["rivals"] = judge.compare(ours, tested & compares, folds, plain, seed)
+        if rival is not None:
+            # It may have been chosen by its score: nodes that had a part in that do not measure it.
+            tested = is_held_out(held) & ~compares
+            error = judge.measure(held, tested, rival.folds) if tested.any() else None
+            found |= {"model": rival.name, "evidence": {rival.name: 1.0}, "error": error}
+    truth = judge.truth
     if known.number:
         found |= dict(zip(("values", "low", "high"), answers.T, strict=True))
         found["given"] = np.where(known.known, known.targets, np.nan)[rows]
@@ -269,7 +258,7 @@ def predict_known(
                     reweighted(held[tested], factor)[:, first],
                     truth[tested, first],
                     known.classes[first],
-                    weight=None if weight is None else weight[tested],
+                    weight=judge.weight(tested),
                     precision=precision,
                     cost=cost,
                 )
@@ -290,11 +279,6 @@ def predict_known(
         found["towards"], places = towards(known, answers, wanted)
         found["reasons"] = tuple(answerer.reasons(rows, places))
     return (Estimates if known.number else Predictions)(rows=rows, ids=ids[rows], **found)
-
-
-def _told(held: Array) -> Array:
-    """Returns which of the labelled nodes were held out once."""
-    return np.asarray(~np.isnan(held.reshape(len(held), -1)).any(axis=1))
 
 
 def _check_nodes(nodes: Any) -> None:

@@ -32,6 +32,7 @@ MOST_ROWS = 5000  # labelled nodes
 MOST_LABELS = 20  # of several per node; each needs a model of its own
 FOLDS, FEWER_FOLDS, FEW_NODES = 5, 3, 300
 TREE_COLUMNS, DENSE_COLUMNS = 128, 2000  # the most that trees, and regressions on dense tables, see
+FARTHEST = 5.0  # deviations, or times the largest value of a column of words
 STRENGTHS = np.logspace(-4, 1, 6)  # C of logistic regression; 1 / C is the penalty of ridge
 
 
@@ -46,6 +47,7 @@ class Rival:
             a list with one for each.
         ask: returns what it says of labelled nodes that it has not seen.
         shape: of an answer.
+        folds: into how many parts the labelled nodes were divided.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Rival:
     fit: Callable[[], Any]
     ask: Callable[[], Array]
     shape: tuple[int, ...]
+    folds: int
 
     @property
     def looks(self) -> bool:
@@ -133,7 +136,7 @@ def plain_rivals(
     for name, make, neighbours in plans:
         rows = (side_by_side(own, means) if neighbours else own)[order]
         fit = partial(fit_model, make, rows, y, seed)
-        found.append(Rival(name, neighbours, fit, partial(ask, make, rows), shape))
+        found.append(Rival(name, neighbours, fit, partial(ask, make, rows), shape, folds))
     return found
 
 
@@ -182,7 +185,22 @@ def _regression(rows: Any, y: Array, _: int) -> Any:
         model = LogisticRegressionCV(Cs=STRENGTHS, cv=3, scoring="neg_log_loss", tol=1e-3)
     words = sparse or 2 * np.count_nonzero(rows) < rows.size  # a rare one is not to be the largest
     best = _best(rows, y, np.inf if sparse else DENSE_COLUMNS)
-    return make_pipeline(best, MaxAbsScaler() if words else StandardScaler(), model)
+    scaler = MaxAbsScaler() if words else StandardScaler()
+    bounded = FunctionTransformer(_within_range, accept_sparse=True)
+    return make_pipeline(best, scaler, bounded, model)
+
+
+def _within_range(rows: Any) -> Any:
+    """Returns scaled rows without values that are farther than `FARTHEST` from the middle.
+
+    A column that hardly varies among the nodes that were learned from, or has a long tail, may be a
+    thousand deviations away elsewhere. A regression is certain there, and as often wrong.
+    """
+    if not scipy.sparse.issparse(rows):
+        return np.clip(rows, -FARTHEST, FARTHEST)
+    found = rows.copy()
+    found.data = np.clip(found.data, -FARTHEST, FARTHEST)
+    return found
 
 
 def boosted_trees(rows: Any, y: Array, seed: int, **settings: Any) -> Any:

@@ -18,6 +18,7 @@ from graphcl.cli.answers import (
 )
 from graphcl.cli.options import JsonOption, RunGraphOption
 from graphcl.cli.table_options import takes_tables
+from graphcl.settings import MOST_SEED
 from graphcl.tabular.options import TableOptions, counted
 from graphcl.terminal import escaped_cell
 
@@ -44,7 +45,9 @@ def cluster(
     embeddings: EmbeddingsOption = None,
     graph: RunGraphOption = None,
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
-    seed: Annotated[int, typer.Option(help="Decides samples and first centres.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=MOST_SEED, help="Decides samples and first centres.")
+    ] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Group similar nodes: k-means with the number of groups chosen, or HDBSCAN.

@@ -26,7 +26,7 @@ from graphcl.cli.table_options import takes_tables
 from graphcl.errors import RunError
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import is_labelled
-from graphcl.settings import PROBE_STEPS
+from graphcl.settings import MOST_SEED, PROBE_STEPS
 from graphcl.tabular.options import TableOptions
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ def evaluate(
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
     settings: SetOption = [],  # noqa: B006 (typer copies it)
     seed: Annotated[
-        int | None, typer.Option(help="The first seed. (default: the run's seed)")
+        int | None,
+        typer.Option(min=0, max=MOST_SEED, help="The first seed. (default: the run's seed)"),
     ] = None,
     probe_steps: ProbeStepsOption = PROBE_STEPS,
     device: DeviceOption = "auto",

@@ -23,7 +23,7 @@ from graphcl.errors import GraphError, RunError, require
 from graphcl.files.records import aligned, read_pairs, records
 from graphcl.run import Run
 from graphcl.runs.files import keep_answer, read_answers
-from graphcl.settings import LINKS_BY
+from graphcl.settings import LINKS_BY, MOST_SEED
 from graphcl.tabular.options import TableOptions, counted
 
 if TYPE_CHECKING:
@@ -99,7 +99,12 @@ def links(
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
     seed: Annotated[
         int,
-        typer.Option(help="Decides which pairs --evaluate removes.", rich_help_panel=_EVALUATION),
+        typer.Option(
+            min=0,
+            max=MOST_SEED,
+            help="Decides which pairs --evaluate removes.",
+            rich_help_panel=_EVALUATION,
+        ),
     ] = 0,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,

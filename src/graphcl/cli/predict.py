@@ -27,6 +27,7 @@ from graphcl.errors import GraphError, ParameterError, RunError, require
 from graphcl.files.records import aligned, read_pairs
 from graphcl.run import Run
 from graphcl.runs.nodes import is_labelled
+from graphcl.settings import MOST_SEED, RIVALS
 from graphcl.tabular.options import TableOptions, counted
 from graphcl.terminal import escaped_cell
 
@@ -68,7 +69,8 @@ def predict(
     precision: Annotated[
         float | None,
         typer.Option(
-            help="Of two classes: call wanted whom is right so often, as in 0.8.",
+            help="Of two classes: choose the threshold above which this share of the nodes is "
+            "right, with 80 % certainty.",
             rich_help_panel=TWO,
         ),
     ] = None,
@@ -93,7 +95,7 @@ def predict(
         typer.Option(
             "--with",
             metavar="RIVAL",
-            help="Predict by a plain rival of the table.",
+            help=f"Predict by a plain rival of the table: {', '.join(RIVALS)}.",
             rich_help_panel=HOW,
         ),
     ] = None,
@@ -145,7 +147,9 @@ def predict(
     embeddings: EmbeddingsOption = None,
     graph: RunGraphOption = None,
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
-    seed: Annotated[int, typer.Option(help="Decides which nodes are held out together.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=MOST_SEED, help="Decides which nodes are held out together.")
+    ] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Predict labels of nodes without one, with probabilities, from the labelled nodes.
@@ -179,6 +183,9 @@ def predict(
     given = (labels, everything, graph, embeddings, wanted, precision, cost, shares, using)
     alone = after is None or not (any(given) or tables.given())
     require(alone, "predict", "--after", "given with --type and --seed alone", after)
+    require(
+        using is None or using in RIVALS, "predict", "--with", f"one of {', '.join(RIVALS)}", using
+    )
     check_out(out, overwrite=overwrite)
     asked = open_run(run, ("predict",), graph, tables, embeddings=embeddings)
     folder = asked.type_folder(node_type, is_labelled)
@@ -266,8 +273,12 @@ def _shares(text: str | None) -> dict[str, float] | None:
     pairs = [one.rpartition("=") for one in (text or "").split(",")]
     form = "--shares: must be CLASS=SHARE,CLASS=SHARE, as in good=0.95,bad=0.05"
     shares = _floats(text, [share for _, _, share in pairs], form)
-    names = (name.strip() for name, _, _ in pairs)
-    return None if shares is None else dict(zip(names, shares, strict=True))
+    if shares is None:
+        return None
+    names = [name.strip() for name, _, _ in pairs]
+    if len(set(names)) < len(names):
+        raise ParameterError(f"--shares: names a class twice; got {text}")
+    return dict(zip(names, shares, strict=True))
 
 
 def _floats(text: str | None, parts: list[str], form: str) -> list[float] | None:
@@ -282,7 +293,10 @@ def summary(found: "Predictions | Estimates") -> dict[str, Any]:
     """Returns the figures that are printed as JSON and kept for the report."""
     from graphcl.answers.predicted import Estimates
 
-    rivals = [{"name": one.name, "score": one.score, **asdict(one.error)} for one in found.rivals]
+    rivals = [
+        {"name": one.name, "score": one.score, "chance": one.chance, **asdict(one.error)}
+        for one in found.rivals
+    ]
     about: dict[str, Any] = {
         "nodes": len(found),
         "error": None if found.error is None else asdict(found.error),
@@ -352,14 +366,23 @@ def _beside(found: "Predictions | Estimates") -> list[str]:
     error = found.rivals[0].error
     word = error.headline[0]
     others = [name for name in RIVAL_COLUMNS if hasattr(error, name) and name != word]
-    rows = [["on held-out nodes", word, *(name.replace("_", " ") for name in others)]]
+    rows = [
+        [
+            f"on {counted(error.nodes, 'held-out node')}",
+            word,
+            *(name.replace("_", " ") for name in others),
+        ]
+    ]
     for one in found.rivals:
         own = [f"{getattr(one.error, name):.4g}" for name in others]
         rows.append([one.name, f"{one.score:.3f}", *own])
     lines += aligned(rows)
     better = found.better
     if better is not None:
-        lines.append(f"{better.name} is better here; it predicts with: --with '{better.name}'")
+        lines.append(
+            f"{better.name} is better here (p = {better.chance:.2g}, of {len(found.rivals) - 1} "
+            f"rivals); it predicts with: --with '{better.name}'"
+        )
     return lines
 
 
@@ -377,7 +400,13 @@ def ranking_lines(ranking: Any) -> list[str]:
     if ranking.threshold is not None:
         lines.append(
             f"called {ranking.wanted} from a probability of {ranking.threshold:.3f}: "
-            f"{100 * ranking.precision:.0f} % right, {100 * ranking.found:.0f} % of them found"
+            f"{100 * ranking.precision:.0f} % right on held-out nodes, "
+            f"{100 * ranking.found:.0f} % of them found"
+        )
+    if ranking.promised is not None:
+        lines.append(
+            f"promised: at least {int(100 * ranking.promised)} % are right, with "
+            f"{100 * ranking.sure:.0f} % certainty"
         )
     return lines
 
@@ -396,14 +425,16 @@ def _number_line(error: dict[str, Any], what: tuple[str, str]) -> str:
 
 def error_line(error: dict[str, Any], what: tuple[str, str], *, several: bool) -> str:
     """Returns one line on an error; `what` are the nodes: one of them, and several."""
+    low, high = error["accuracy_interval"]
     score = (
-        f"accuracy {100 * error['accuracy']:.1f} ± {100 * error['standard_error']:.1f} % "
-        f"(majority {100 * error['majority']:.1f} %)"
+        f"accuracy {100 * error['accuracy']:.1f} % ({100 * low:.1f} to {100 * high:.1f}; "
+        f"majority {100 * error['majority']:.1f})"
     )
     if several:
         score = f"micro-F1 {error['micro_f1']:.3f} (majority {error['majority']:.3f})"
     if error.get("roc_auc") is not None:
-        score = f"ROC-AUC {error['roc_auc']:.3f}  {score}"
+        low, high = error["roc_auc_interval"]
+        score = f"ROC-AUC {error['roc_auc']:.3f} ({low:.3f} to {high:.3f})  {score}"
     word = "measured" if error["how"] == "held-out nodes" else "expected"
     return (
         f"{word}: {score}  macro-F1 {error['macro_f1']:.3f}  calibration error "

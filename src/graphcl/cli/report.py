@@ -8,6 +8,7 @@ import typer
 from graphcl.cli.answers import EmbeddingsOption, RunArgument, TypeOption, open_run, say
 from graphcl.cli.options import JsonOption, RunGraphOption, print_result
 from graphcl.cli.table_options import takes_tables
+from graphcl.settings import MOST_SEED
 from graphcl.tabular.options import TableOptions, counted
 
 
@@ -31,7 +32,9 @@ def report(
     layout: Annotated[
         str, typer.Option("--map", help="umap, or pca (fast, needs no extra).")
     ] = "umap",
-    seed: Annotated[int, typer.Option(help="Decides the map, groups and samples.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=MOST_SEED, help="Decides the map, groups and samples.")
+    ] = 0,
     overwrite: Annotated[bool, typer.Option(help="Replace an existing file.")] = False,
     as_json: JsonOption = False,
 ) -> None:

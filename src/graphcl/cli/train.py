@@ -24,7 +24,7 @@ from graphcl.cli.table_options import print_notes, takes_tables
 from graphcl.errors import DatasetError, ParameterError, counted, require
 from graphcl.files.remote import named
 from graphcl.runs.files import EMBEDDINGS, Origin
-from graphcl.settings import PROBE_STEPS, TOPOLOGIES
+from graphcl.settings import MOST_SEED, PROBE_STEPS, TOPOLOGIES
 from graphcl.store.header import is_parts
 from graphcl.tabular.options import TableOptions
 
@@ -99,7 +99,13 @@ def train(
     ] = "graphcl",
     settings: SetOption = [],  # noqa: B006 (typer copies it)
     seed: Annotated[
-        int, typer.Option(help="Decides weights, batches and views.", rich_help_panel=_METHOD)
+        int,
+        typer.Option(
+            min=0,
+            max=MOST_SEED,
+            help="Decides weights, batches and views.",
+            rich_help_panel=_METHOD,
+        ),
     ] = 0,
     probe_steps: ProbeStepsOption = PROBE_STEPS,
     device: DeviceOption = "auto",

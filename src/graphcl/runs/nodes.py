@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,7 +93,12 @@ def type_folder(run: Path, name: str | None) -> Path:
 
 
 def meant_folder(
-    run: Path, node_type: str | None, fits: Callable[[Nodes], bool], *, who: str
+    run: Path,
+    node_type: str | None,
+    fits: Callable[[Nodes], bool],
+    *,
+    who: str,
+    nodes_of: Callable[[str], Nodes | None] | None = None,
 ) -> Path:
     """Returns the folder with the embeddings of a type; see `graphcl.Run.type_folder`.
 
@@ -101,6 +107,7 @@ def meant_folder(
         node_type: the type, or None. Then it is the only one, or the only one that fits.
         fits: says whether the nodes of a type may be meant.
         who: begins the message.
+        nodes_of: returns what is known of the nodes of a type. (default: what the run keeps)
 
     Raises:
         RunError: there is no such type, or nothing says which is meant.
@@ -108,7 +115,8 @@ def meant_folder(
     names = run_types(run)
     if node_type is not None or len(names) < 2:
         return type_folder(run, node_type or next(iter(names), None))
-    read = [(name, read_nodes(run, name)) for name in names]
+    nodes_of = nodes_of or partial(read_nodes, run)
+    read = [(name, nodes_of(name)) for name in names]
     likely = [name for name, nodes in read if nodes is not None and fits(nodes)]
     if len(likely) == 1:
         return type_folder(run, likely[0])
