@@ -43,14 +43,28 @@ def test_pyg_with_several_splits_keeps_them():
 def test_networkx_names_features_and_labels():
     source = networkx.MultiDiGraph()
     source.add_node("ä b", x=[1.0, 0.0], y=1)
-    source.add_node(7, x=[0.0, 1.0], y=0)
-    source.add_node(("t", 1), x=[1.0, 1.0], y=1)
-    source.add_edges_from([("ä b", 7), (7, "ä b"), ("ä b", 7), (7, 7)])
+    source.add_node("7", x=[0.0, 1.0], y=0)
+    source.add_node("t", x=[1.0, 1.0], y=1)
+    source.add_edges_from([("ä b", "7"), ("7", "ä b"), ("ä b", "7"), ("7", "7")])
     graph = Graph.from_networkx(source)
-    assert graph.node_ids.tolist() == ["ä b", 7, ("t", 1)]
+    assert graph.node_ids.tolist() == ["ä b", "7", "t"]
     assert (graph.num_edges, graph.self_loops_removed) == (1, 1)
     assert graph.y.tolist() == [1, 0, 1]
     assert graph.x.tolist() == [[1, 0], [0, 1], [1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("edges", "message"),
+    [
+        ([(1, "1"), ("1", 2)], "nodes 0 and 1 have the ids 1 and '1', which are the same id"),
+        ([(1, "a")], "is an integer, and the id 'a' of node 1 is a text.*relabel_nodes"),
+        ([((0, 0), (0, 1))], r"\(0, 0\) \(tuple\).*networkx.relabel_nodes\(graph, str\)"),
+        ([(1.0, 2)], r"1.0 \(float\); ids are integers or texts"),
+    ],
+)
+def test_networkx_nodes_are_integers_or_texts(edges, message):
+    with pytest.raises(GraphError, match=f"from_networkx: .*{message}"):
+        Graph.from_networkx(networkx.Graph(edges), features="structural")
 
 
 def test_networkx_scalar_features_given_features_and_errors():

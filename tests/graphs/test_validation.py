@@ -2,6 +2,8 @@ import warnings
 
 import numpy as np
 import pandas
+import polars
+import pyarrow
 import pytest
 import scipy.sparse
 import torch
@@ -47,13 +49,50 @@ X = np.eye(3)
         ({"node_ids": ["b", "a", "b"]}, "node_ids: nodes 0 and 2 have the same id 'b'"),
         ({"node_ids": ["b", "a", "a\0"]}, "the id of node 2 contains a NUL byte; remove it"),
         ({"node_ids": np.array([7, 5, 5])}, "node_ids: nodes 1 and 2 have the same id 5"),
-        ({"node_ids": [("a", 1), 2, ("a", 1)]}, "nodes 0 and 2 have the same id ('a', 1)"),
+        ({"node_ids": [1, "1", 2]}, "nodes 0 and 1 have the ids 1 and '1', which are the same id"),
+        ({"node_ids": np.array([5, "a", "5"], object)}, "nodes 0 and 2 have the ids 5 and '5'"),
+        ({"node_ids": [1, "b", 3]}, "the id 1 of node 0 is an integer, and the id 'b' of node 1"),
+        ({"node_ids": [1, 2.0, 3]}, "at place 1 is 2.0 (float); ids are integers or texts: int("),
+        ({"node_ids": np.array([1.5, 2, 3])}, "[str(one) for one in node_ids]"),
+        ({"node_ids": pandas.Series([1, None, 3])}, "at place 1 is nan, which is no value"),
+        ({"node_ids": pandas.Series([1, None, 3], dtype="Int64")}, "at place 1 is <NA>"),
+        ({"node_ids": ["a", None, "b"]}, "at place 1 is None, which is no value; every node"),
+        ({"node_ids": [("a", 1), ("a", 2), ("a", 3)]}, "at place 0 is ('a', 1) (tuple)"),
+        ({"node_ids": [True, False, 2]}, "at place 0 is True (bool)"),
+        ({"node_ids": ["a", "", "b"]}, "the id of node 1 is an empty text"),
+        ({"node_ids": {"a", "b", "c"}}, "node_ids: expected a sequence in the order of the nodes"),
+        ({"node_ids": ["a", 1, "b"], "y": {"1": "x"}}, "ids of one kind"),
+        ({"node_ids": [1, 2, 3], "y": {1: "x", "1": "z"}}, "y: 1 and '1' are the same id"),
+        ({"node_ids": [1, 2, 3], "y": {1.0: "x"}}, "y: the id at place 0 is 1.0 (float)"),
+        ({"y": pandas.Series(["x", "z"], index=[1, 1])}, "y: the id 1 has several labels"),
     ],
 )
 def test_bad_input_is_refused_with_its_place(changes, message):
     with pytest.raises(GraphError) as caught:
         Graph.from_edge_index(**({"edge_index": [[0, 1], [1, 2]], "x": X} | changes))
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [np.int64(7), 8, 9],
+        np.array([7, 8, 9], np.uint8),
+        torch.tensor([7, 8, 9]),
+        pandas.Series([7, 8, 9]),
+        polars.Series([7, 8, 9]),
+        pyarrow.array([7, 8, 9]),
+        [np.str_("7"), "8", "9"],
+        pyarrow.array(["7", "8", "9"]),
+    ],
+    ids=lambda ids: type(ids).__module__,
+)
+def test_integers_and_texts_of_every_library_are_ids(ids, tmp_path):
+    graph = Graph.from_edge_index([[0], [1]], X, node_ids=ids)
+    graph.save(tmp_path / "store")
+    for one in (graph, Graph.open(tmp_path / "store"), graph.replace(node_ids=ids)):
+        assert [str(name) for name in one.node_ids] == ["7", "8", "9"]
+        assert one.only_type.rows([9, "8"]).tolist() == [2, 1]
 
 
 @pytest.mark.parametrize("wide", [[2**63, 2**63 + 1], [2**63, 2**63 - 1], [2**64, -1]])

@@ -320,6 +320,8 @@ def test_a_matrix_in_memory_has_ids(make):
         read_tables(pyarrow.table(edges), make(x), node_ids=["a"])
 
 
+MIXED = r"column 'source' has texts, such as '1', and other values, such as 1; .*astype\(str\)"
+FLOATS = "column 'source' is DOUBLE; ids are integers or texts: convert it"
 TWICE = pyarrow.Table.from_arrays([pyarrow.array([1])] * 2, names=["a", "a"])
 TWICE_IN_PANDAS = pandas.DataFrame([[1, 2]], columns=["a", "a"])
 
@@ -333,6 +335,11 @@ TWICE_IN_PANDAS = pandas.DataFrame([[1, 2]], columns=["a", "a"])
         (TWICE, None, STRUCTURAL, "two columns have the same name"),
         (TWICE_IN_PANDAS, None, STRUCTURAL, "a DataFrame is not a table .*Duplicate column names"),
         (*_frames(), {"node_ids": [1, 2, 3, 4]}, "a table has a column of ids"),
+        ([(1, 2), ("1", 3)], None, STRUCTURAL, "edges: the id 1 is an integer and '1' a text"),
+        ([(1.0, 2.0)], None, STRUCTURAL, r"edges: the id at place 0 is 1.0 \(float\)"),
+        (pandas.DataFrame({"source": [1, "1"], "target": [2, 3]}), None, STRUCTURAL, MIXED),
+        (pandas.DataFrame({"source": [1, None], "target": [2, 3]}), None, STRUCTURAL, FLOATS),
+        (polars.DataFrame({"source": [1.5, 2.5], "target": [2, 3]}), None, STRUCTURAL, FLOATS),
     ],
 )
 def test_what_is_no_table_is_refused(edges, nodes, options, message):

@@ -40,7 +40,7 @@ from graphcl.graphs.tensors import stored_features
 from graphcl.kernels.buffers import borrow
 from graphcl.kernels.features import padded_product, stable_product
 from graphcl.kernels.stored_features import StoredFeatures, mean_of_neighbourhoods
-from graphcl.store.columns import Ids, table_rows
+from graphcl.store.columns import Ids, plain_ids, table_rows
 from graphcl.tabular.edge_rows import prepare_edges
 from graphcl.tabular.times import has_age_alone
 from graphcl.training.progress import RowProgress
@@ -317,7 +317,7 @@ class Live:
         own = {key: one for key, one in self.graph.relations.items() if self.nodes.name in key[::2]}
         known = {text for key in self.graph.relations for text in (key[1], ":".join(key))}
         found: dict[tuple[Key, bool], list[Any]] = {}
-        for text in texts:
+        for text in plain_ids(texts, "embed_new: neighbours", GraphError):
             said, slash, name = str(text).partition("/")
             towards, relation = said.startswith("<"), said.removeprefix("<")
             if not slash or (len(own) == 1 and relation not in known):

@@ -131,7 +131,7 @@ class Graph(NoArray):
                 several splits, booleans ``[num_nodes, splits]``; so too for the other masks.
             val_mask: the nodes on which the probe's regularisation strength is chosen.
             test_mask: the nodes that are scored.
-            node_ids: ids of the nodes, in the order of `x`.
+            node_ids: ids of the nodes, in the order of `x`: all integers or all texts.
             class_names: the name of each class or label, by its number.
             name: the graph's name in messages.
 
@@ -253,7 +253,7 @@ class Graph(NoArray):
         edge_features: str | None = None,
         name: str = "graph",
     ) -> "Graph":
-        """Builds a graph from a NetworkX graph; node names become ids.
+        """Builds a graph from a NetworkX graph; nodes are integers or texts, which become ids.
 
         It is a plain graph, in which directions are ignored and parallel edges merged, unless one
         of `node_type`, `relation` and `edge_features` is given. Then nodes without a type are of
@@ -379,6 +379,8 @@ class Graph(NoArray):
         edges = {key: fields.pop(key) for key in _OF_EDGES if key in fields}
         if edges:
             own["relations"] = {self.only_relation.key: replace(self.only_relation, **edges)}
+        if "node_ids" in fields:
+            fields["node_ids"] = validation.node_ids(fields["node_ids"], self.num_nodes)
         if fields:
             own["nodes"] = {self.only_type.name: replace(self.only_type, **fields)}
         return replace(self, **own)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.errors import GraphError, demand, import_extra
+from graphcl.store.columns import ids_of_one_kind
 
 if TYPE_CHECKING:
     import torch
@@ -233,7 +234,10 @@ def arrays_from_networkx(
     where = {node: (kind, row) for kind, own in members.items() for row, node in enumerate(own)}
     nodes: Kinds = {}
     for kind, own in members.items():
-        nodes[kind] = {"num_nodes": len(own), "node_ids": own}
+        ids = ids_of_one_kind(
+            own, "from_networkx", GraphError, as_texts="networkx.relabel_nodes(graph, str)"
+        )
+        nodes[kind] = {"num_nodes": len(own), "node_ids": ids}
         of_type = "" if plain else f" of type {kind!r}"
         owners = [(f"node {node!r}{of_type}", graph.nodes[node]) for node in own]
         nodes[kind]["x"] = feature_table(owners, features)

@@ -7,7 +7,6 @@ known. Classes are always integers.
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from itertools import combinations
 from numbers import Real
 from typing import Any, NoReturn
@@ -18,7 +17,7 @@ import scipy.sparse
 from graphcl.arrays import Array, Booleans, Floats, are_close
 from graphcl.errors import GraphError, check_keys, demand
 from graphcl.graphs.interchange import is_sparse, to_csr, to_numpy
-from graphcl.store.columns import Ids
+from graphcl.store.columns import Ids, Names, ids_of_one_kind
 from graphcl.store.header import MASKS
 
 FEW_VALUES, FEW_SHARE = 20, 0.05  # so many different whole numbers, or such a share, are classes
@@ -205,9 +204,14 @@ def numbered_labels(
     if hasattr(labels, "to_numpy") and getattr(labels, "ndim", 0) == 1 and hasattr(labels, "index"):
         values = labels.to_numpy(dtype=object)
         by_place = type(labels.index).__name__ == "RangeIndex" and len(values) == len(ids)
+        if not by_place and not labels.index.is_unique:
+            twice = labels.index[labels.index.duplicated()].tolist()[0]
+            raise GraphError(f"{owner}: the id {twice!r} has several labels; a node has one row")
         labels = values if by_place else dict(zip(labels.index.tolist(), values, strict=True))
     if isinstance(labels, Mapping):
-        some, rows = list(labels.values()), Ids(ids).rows(labels, owner, GraphError)
+        some = list(labels.values())
+        rows = Ids(ids).rows(labels, owner, GraphError)
+        _refuse_two_labels(list(labels), rows, owner)
         if any(isinstance(one, _LISTS) for one in some):
             return _several(some, rows, len(ids))
         labels = np.full(len(ids), None, dtype=object)
@@ -242,6 +246,17 @@ def are_signs(values: Array) -> bool:
     in many published graphs.
     """
     return bool((values == -1).any() and (values == 1).any() and (np.abs(values) == 1).all())
+
+
+def _refuse_two_labels(ids: list[Any], rows: Array, owner: str) -> None:
+    """Refuses labels of which two are of one node, as of 1 and of "1"."""
+    places: dict[int, int] = {}
+    for place, row in enumerate(rows.tolist()):
+        first = places.setdefault(row, place)
+        if first != place:
+            raise GraphError(
+                f"{owner}: {ids[first]!r} and {ids[place]!r} are the same id and both have a label"
+            )
 
 
 def spelled_alike(names: Iterable[str]) -> list[str]:
@@ -381,29 +396,31 @@ def _mask(mask: Any, num_nodes: int, name: str) -> Booleans | None:
     return chosen
 
 
-def node_ids(names: Any, num_nodes: int) -> Array | None:
-    """Returns the caller's node ids, none merged; integers of too many bits become texts."""
-    if names is None:
+def node_ids(ids: Any, num_nodes: int) -> Array | Names | None:
+    """Returns the caller's ids of nodes: all integers or all texts, each once.
+
+    Integers that no type of NumPy can hold become texts.
+    """
+    if ids is None:
         return None
-    demand(len(names) == num_nodes, f"node_ids: {len(names)} names for {num_nodes} nodes")
-    listed = list(names)
-    nul = [place for place, one in enumerate(listed) if isinstance(one, str) and "\0" in one]
-    for place in nul[:1]:
-        raise GraphError(f"node_ids: the id of node {place} contains a NUL byte; remove it")
-    if len({type(name) for name in listed}) == 1 and not isinstance(listed[0], tuple):
-        ids = np.array(listed)
-        if isinstance(listed[0], int) and ids.dtype.kind in "fO":  # no integers of NumPy hold them
-            ids = np.array(list(map(str, listed)))
-    else:
-        ids = np.empty(num_nodes, dtype=object)
-        ids[:] = listed
-    with suppress(TypeError):  # ids without a hash (lists) are not compared
-        if len(set(ids.tolist())) < num_nodes:
-            _refuse_same(ids.tolist())
-    return ids
+    if isinstance(ids, set | frozenset) or not hasattr(ids, "__len__"):
+        raise GraphError(
+            f"node_ids: expected a sequence in the order of the nodes; got {type(ids).__name__}"
+        )
+    if len(ids) != num_nodes:
+        raise GraphError(f"node_ids: {len(ids)} names for {num_nodes} nodes")
+    listed = ids_of_one_kind(ids, "node_ids", GraphError, as_texts="[str(one) for one in node_ids]")
+    if len(set(listed)) < num_nodes:
+        _refuse_same(listed)
+    if isinstance(ids, Names):
+        return ids
+    array = np.array(listed)
+    if array.dtype.kind in "fO":  # integers of more than 64 bits, or of both signs of 64
+        array = np.array([str(one) for one in listed])
+    return array
 
 
-def _refuse_same(ids: list[Any]) -> None:
+def _refuse_same(ids: Sequence[Any]) -> None:
     """Refuses ids of which two are equal."""
     places: dict[Any, int] = {}
     for place, name in enumerate(ids):

@@ -404,11 +404,6 @@ def write_names(store: ArrayWriter, names: Any) -> None:
         store.write("node_ids", names.astype(kind, copy=False))
         return
     if not isinstance(names, Names):
-        wrong = [name for name in names if not isinstance(name, str)]
-        if wrong:
-            raise GraphError(
-                f"node_ids: a store keeps integers or strings; got {wrong[0]!r}; convert them"
-            )
         names = Names.of(names)
     store.write("node_id_offsets", names.offsets)
     store.write("node_ids", names.text)

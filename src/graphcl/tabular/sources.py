@@ -25,6 +25,7 @@ from graphcl.errors import GraphError, check_known, demand, option
 from graphcl.files import RUN_CONFIG
 from graphcl.files.arrays import refuse_gzipped
 from graphcl.files.remote import DATABASE, PARQUET
+from graphcl.store.columns import plain_ids
 from graphcl.store.header import is_store
 from graphcl.tabular import graph_formats
 from graphcl.tabular.duck import (
@@ -205,12 +206,16 @@ def _in_memory(duck: Duck, table: Any, role: str) -> Source:
         if hasattr(table, "columns") and hasattr(table, "index"):
             arrow = _of_pandas(table)
         elif isinstance(table, list) and all(isinstance(one, tuple) for one in table):
-            ends = list(zip(*table, strict=True)) or ((), ())
+            ends = _ends_of_pairs(table, role)
             arrow = pyarrow.table(dict(zip(("source", "target"), ends, strict=True)))
         else:
             arrow = pyarrow.table(table)  # a dictionary of lists, or what speaks Arrow, as Polars
         arrow = pyarrow.table([_plain(one) for one in arrow.columns], arrow.column_names)
+    except GraphError:
+        raise
     except (pyarrow.ArrowException, TypeError, ValueError, OverflowError) as error:
+        if hasattr(table, "columns") and hasattr(table, "index"):
+            _refuse_two_kinds(table, role)
         reason = " ".join(str(error).split())[:160]
         raise GraphError(
             f"{role}: a {type(table).__name__} is not a table of columns ({reason})"
@@ -219,6 +224,34 @@ def _in_memory(duck: Duck, table: Any, role: str) -> Source:
     demand(names, f"{role}: the table has no columns")
     demand(len(set(names)) == len(names), f"{role}: two columns have the same name: {names[:8]}")
     return _scan(duck, role, duck.register(f"{role}_given", arrow))
+
+
+def _ends_of_pairs(pairs: Sequence[tuple[Any, ...]], role: str) -> list[Any]:
+    """Returns the ids of the sources and of the targets of a list of edges."""
+    ends = [*zip(*pairs, strict=True)] or [(), ()]
+    for ids in ends:
+        plain = plain_ids(ids, role, GraphError)
+        integers = [one for one in plain if isinstance(one, int)]
+        texts = [one for one in plain if isinstance(one, str)]
+        if integers and texts:
+            raise GraphError(
+                f"{role}: the id {integers[0]} is an integer and {texts[0]!r} a text; the ids of "
+                "nodes are of one kind: convert them with str(…)"
+            )
+    return ends
+
+
+def _refuse_two_kinds(table: Any, role: str) -> None:
+    """Refuses a column of pandas that mixes texts with other values, which Arrow cannot hold."""
+    for place, name in enumerate(table.columns):
+        values = table.iloc[:, place]
+        texts = values[[isinstance(value, str) for value in values]]
+        others = values[[value is not None and not isinstance(value, str) for value in values]]
+        if values.dtype == object and len(texts) and len(others):
+            raise GraphError(
+                f"{role}: column {name!r} has texts, such as {texts.iloc[0]!r}, and other values, "
+                f"such as {others.iloc[0]!r}; convert it with .astype(str)"
+            )
 
 
 def _of_pandas(table: Any) -> Any:
