@@ -5,7 +5,10 @@ The functions of a package's `__init__.py` are tested in `tests/A/test_A.py`. `E
 """
 
 import ast
+import os
 import re
+import socket
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -152,3 +155,11 @@ def test_the_map_names_files_that_are_there():
     named = re.findall(r"`([a-z_]+(?:/[a-z_*]+)?\.py)`", table.split("\n- ")[0])
     assert len(named) > 40
     assert [one for one in named if not list(SOURCE.glob(one))] == []
+
+
+def test_no_test_leaves_this_machine_or_reads_the_cache_of_who_runs_it():
+    with pytest.raises(pytest.fail.Exception, match=r"asks 'example\.org' over the network"):
+        urllib.request.urlopen("http://example.org/data.zip")
+    with pytest.raises(pytest.fail.Exception, match=r"asks '192\.0\.2\.1' over the network"):
+        socket.create_connection(("192.0.2.1", 80))
+    assert not Path(os.environ["XDG_CACHE_HOME"]).is_relative_to(Path.home() / ".cache")
