@@ -160,11 +160,11 @@ class Run:
     @property
     @of_one_version
     def embeddings(self) -> Any:
-        """The embeddings, ``[nodes, dim]``; of a graph with types, such rows by type.
+        """The embeddings, ``[nodes, dim]``; of a graph with several types, such rows by type.
 
         They are mapped from files, in the order of the graph: nodes that stayed, then new ones.
         """
-        if not self.types:
+        if len(self.types) < 2:
             return self.rows()[0]
         return {name: self.rows(name)[0] for name in self.types}
 

@@ -53,7 +53,7 @@ from graphcl.evaluation.logistic import MultilabelResult
 from graphcl.evaluation.probe import ProbeResult
 from graphcl.files.arrays import write_npy
 from graphcl.files.atomic import whole_file
-from graphcl.graphs.collection import GraphCollection, Labelled
+from graphcl.graphs.collection import GraphCollection, Labelled, rows_by_type
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import ColumnScaling
 from graphcl.opening import AnyGraph
@@ -190,13 +190,13 @@ def train_run(
 def embed_rows(
     model: GraphCL, graph: Graph | GraphCollection, *, scratch: Path | None = None
 ) -> Any:
-    """Returns the embeddings of a graph: an array, or one for each type if there are several.
+    """Returns the embeddings of a graph: an array, or one for each type unless it is plain.
 
     Those of a collection are one below the other.
     """
     if isinstance(graph, GraphCollection):
         return np.concatenate(model.transform(graph))
-    return model.transform(graph, scratch=scratch)
+    return rows_by_type(model.transform(graph, scratch=scratch), graph)
 
 
 def _scores(z: Any, graph: Data, probe: Probe, out: Path) -> tuple[runs.Scores | None, str | None]:

@@ -8,6 +8,7 @@ embeddings, or by its common neighbours. `evaluate_links` says what each is wort
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,6 +37,7 @@ from graphcl.evaluation.links import (
 )
 from graphcl.evaluation.unsupervised import EXACT_ROWS, unit_rows
 from graphcl.files.records import Answer
+from graphcl.graphs.collection import rows_by_type
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import Relation
 from graphcl.settings import LINKS_BY
@@ -181,6 +183,7 @@ def links(
         require(by not in STRUCTURAL, "links", option("by"), only, by)
         meant = meant_relation(graph, relation)
         z = source.transform(graph) if hasattr(source, "transform") else source
+        z = rows_by_type(z, graph)
         _check_rows(z, meant, graph)
         sides, who = [graph.nodes[kind] for kind in meant.key[::2]], f"links: {meant.source}"
         ids = [ids_of(one, range(one.num_nodes)) for one in sides]
@@ -214,7 +217,7 @@ def links(
     if whole is not None:
         whole.check()
         if by == LINKS_BY[0]:
-            embed = None if model is None else model.transform
+            embed = None if model is None else partial(_embed_types, model)
             scores = ModelScores.learn(z, whole, meant, embed, index=index, seed=seed)
     if by in STRUCTURAL:
         scores = NeighbourScores(edges, by)
@@ -269,6 +272,11 @@ def meant_relation(graph: Any, name: str | None = None) -> Relation:
             f"{option('relation', first)}"
         )
     return graph.only_relation
+
+
+def _embed_types(model: Any, graph: Graph) -> Any:
+    """Returns the embeddings of a graph, by type unless it is plain."""
+    return rows_by_type(model.transform(graph), graph)
 
 
 def _check_rows(z: Any, relation: Relation, graph: Graph) -> None:
@@ -440,9 +448,10 @@ def evaluate_links(
         graph, _ = in_id_order(graph)
         held = hold_out_edges(graph, relation, share=share, negatives=negatives, seed=seed)
     trained = clone(model).set_output(transform="default").fit(held.graph)
-    z, pairs = trained.transform(held.graph), held.pairs
+    embed = partial(_embed_types, trained)
+    z, pairs = embed(held.graph), held.pairs
     left = held.relation if typed else None
-    learned = ModelScores.learn(z, held.graph, left, trained.transform, seed=seed)
+    learned = ModelScores.learn(z, held.graph, left, embed, seed=seed)
     by = {} if learned is None else {"model": learned.pairs(pairs)}
     if typed:
         by["embeddings"] = RelationScores.of(z, held.relation).pairs(pairs)

@@ -25,7 +25,12 @@ from graphcl.estimator.fitting import Health, Task, fit
 from graphcl.estimator.inference import Live, embed_chosen
 from graphcl.estimator.partitioned import PartitionedGraph, task_over_parts
 from graphcl.evaluation.splits import nodes_to_choose_by, validation_score
-from graphcl.graphs.collection import GraphCollection, as_graphs, fingerprint
+from graphcl.graphs.collection import (
+    GraphCollection,
+    as_graphs,
+    fingerprint,
+    rows_by_type,
+)
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.scaling import Scaling, TableScaling
@@ -406,9 +411,9 @@ class GraphCL(SklearnTransformer):
             node_type: of a typed graph: the type whose nodes are embedded; None is all types.
 
         Returns:
-            An array ``[num_nodes, dim]``; of a typed graph, a dict of such arrays by type, or the
-            array of `node_type`; of several graphs, a list of such arrays in the order of
-            the list, or of a collection's `graphs`: train, then validation, then test.
+            An array ``[num_nodes, dim]``; of a model of several types, a dict of such arrays by
+            type, or the array of `node_type`; of several graphs, a list of such arrays in the order
+            of the list, or of a collection's `graphs`: train, then validation, then test.
         """
         fitted = self._require_fitted("transform")
         given = as_graphs(graph)
@@ -440,7 +445,7 @@ class GraphCL(SklearnTransformer):
         tables = {
             name: as_table(self, some, graph.nodes[name], chosen[name]) for name, some in z.items()
         }
-        several = node_type is None and not fitted.schema.is_plain
+        several = node_type is None and len(fitted.schema.types) > 1
         return tables if several else next(iter(tables.values()))
 
     def fit_transform(self, graph: Any, y: None = None) -> Any:
@@ -530,7 +535,10 @@ class GraphCL(SklearnTransformer):
             known = "" if given is None else fingerprint(several)
             self.write_to(folder, runs.Origin(fingerprint=known))
             if given is not None:
-                write_types(folder, given, np.concatenate(z) if isinstance(z, list) else z)
+                if isinstance(given, GraphCollection):
+                    write_types(folder, given, np.concatenate(z))
+                else:
+                    write_types(folder, given, rows_by_type(z, given))
 
     def write_to(self, folder: Path, origin: runs.Origin) -> None:
         """Writes configuration, weights and metrics into an existing folder."""

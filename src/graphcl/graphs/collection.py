@@ -5,6 +5,7 @@ Also the graphs that inductive training derives from a dataset, and the dataset'
 
 import hashlib
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +19,9 @@ import scipy.sparse
 from graphcl.errors import GraphError, counted, demand
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
+from graphcl.graphs.relation import EDGE, NODE
 from graphcl.graphs.validation import NoArray, several_types
+from graphcl.store.header import MASKS
 
 SAMPLED = 4096  # entries read from each array, so that a graph of any size takes milliseconds
 
@@ -142,6 +145,13 @@ def of_labelled_type(z: Any, graph: Any, owner: str) -> tuple[Any, Any]:
     return z[kind], graph.nodes[kind]
 
 
+def rows_by_type(z: Any, graph: Graph) -> Any:
+    """Returns embeddings by type, also of a graph with one; of a plain graph as they are."""
+    if graph.is_plain or isinstance(z, Mapping) or len(graph.nodes) > 1:
+        return z
+    return {graph.only_type.name: z}
+
+
 def _features(graph: Graph) -> str:
     return counted(graph.num_features, "feature")
 
@@ -175,8 +185,34 @@ def as_graphs(graph: Any) -> Graph | GraphCollection:
     if isinstance(graph, GraphCollection):
         return graph
     if isinstance(graph, list | tuple):
-        return GraphCollection(tuple(as_graph(one) for one in graph))
+        return GraphCollection(tuple(_as_plain_graph(one) for one in graph))
     return as_graph(graph)
+
+
+def _as_plain_graph(graph: Any) -> Graph:
+    """Returns a graph of a list, which has neither directions nor features of edges.
+
+    Those of PyG and NetworkX may have them; a warning says that they are left out.
+    """
+    converted = as_graph(graph)
+    one_relation = len(converted.nodes) == len(converted.relations) == 1
+    if isinstance(graph, Graph) or converted.is_plain or not one_relation:
+        return converted
+    warnings.warn(
+        "of a list of graphs, directions and features of edges are left out; a graph with them is "
+        "trained alone",
+        UserWarning,
+        stacklevel=4,
+    )
+    own, relation = converted.only_type, converted.only_relation
+    fields = ("x", "y", *MASKS, "node_ids", "class_names")
+    nodes = {name: getattr(own, name) for name in fields}
+    edges = {
+        "edge_index": relation.edge_index(),
+        "edge_weight": relation.edge_weight,
+        "undirected": True,
+    }
+    return Graph.from_edges({NODE: nodes}, {EDGE: edges}, name=converted.name)
 
 
 def as_graph(graph: Any) -> Graph:

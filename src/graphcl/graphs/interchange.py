@@ -122,7 +122,7 @@ def arrays_from_scipy(adjacency: Any) -> Arrays:
 
 
 def arrays_from_pyg(data: Any, x: Any = None) -> Arrays:
-    """Returns the edges, features, labels and masks of a `torch_geometric.data.Data`.
+    """Returns the edges, features, labels, masks and ids of a `torch_geometric.data.Data`.
 
     Raises:
         GraphError: it has no edges, or no features, and `x` does not give them.
@@ -144,7 +144,7 @@ def arrays_from_pyg(data: Any, x: Any = None) -> Arrays:
     arrays, left_out = _taken(data, _OF_GRAPH)
     if isinstance(x, str):
         arrays["num_nodes"] = data.num_nodes
-    _say_left_out(left_out, "; weights of edges are data.edge_weight")
+    _say_left_out(left_out)
     return {**arrays, "x": x}
 
 
@@ -160,23 +160,24 @@ def _taken(held: Any, names: Mapping[str, str], owner: str = "") -> tuple[Arrays
     return {name: one for name, one in found.items() if one is not None}, left_out
 
 
-def _say_left_out(names: Sequence[str], advice: str = "") -> None:
+def _say_left_out(names: Sequence[str]) -> None:
     if names:
         warnings.warn(
-            f"from_pyg: left out {', '.join(sorted(names))}: a graph has no place for it{advice}",
+            f"from_pyg: left out {', '.join(sorted(names))}: a graph has no place for it; "
+            "numbers of nodes are kept in x, those of edges in edge_attr or edge_weight",
             UserWarning,
             stacklevel=4,
         )
 
 
 _OF_NODES = {name: name for name in ("x", "y", "train_mask", "val_mask", "test_mask")}
-_OF_GRAPH = {"edge_index": "edge_index", "edge_weight": "edge_weight", **_OF_NODES}
 _OF_TYPE = {"node_ids": "node_ids", **_OF_NODES}
 _OF_RELATION = {
     "edge_index": "edge_index",
     "edge_weight": "edge_weight",
     "edge_attr": "edge_features",
 }
+_OF_GRAPH = {**_OF_RELATION, **_OF_TYPE}
 
 
 def arrays_from_hetero(data: Any) -> tuple[Kinds, Kinds]:
@@ -212,11 +213,12 @@ def arrays_from_networkx(
     node_type: str | None,
     relation: str | None,
     edge_features: str | None,
+    directed: bool | None,
 ) -> tuple[Kinds, Kinds]:
     """Returns the arguments of `Graph.from_edges` from a NetworkX graph.
 
-    Without `node_type`, `relation` and `edge_features` it has one relation, whatever the keys of
-    its edges are. Nodes keep their order.
+    Without `node_type` and `relation` it has one relation, whatever the keys of its edges are.
+    Nodes keep their order.
     """
     networkx = import_extra("networkx", feature="Graph.from_networkx", extra="networkx")
     demand(
@@ -224,7 +226,10 @@ def arrays_from_networkx(
         f"from_networkx: expected a networkx graph; got {_kind(graph)}",
     )
     demand(len(graph), "from_networkx: zero nodes; a graph needs at least one")
-    plain = node_type is None and relation is None and edge_features is None
+    plain = node_type is None and relation is None
+    undirected = None if graph.is_directed() else True
+    if directed is not None:
+        undirected = not directed
     if features and (plain or not isinstance(features, str)):
         names = (features,) if isinstance(features, str) else features
         check_named(list(graph.nodes(data=True)), names, labels)
@@ -255,13 +260,38 @@ def arrays_from_networkx(
     for full, edges in listed.items():
         relations[full] = {"edge_index": np.array([edge[:2] for edge in edges], np.int64).T}
         if full[0] == full[2]:
-            relations[full]["undirected"] = not graph.is_directed()
+            relations[full]["undirected"] = undirected
         for field, name in (("edge_weight", weight), ("edge_features", edge_features)):
             owners = [edge[2:] for edge in edges]
             values = None if name is None else attribute_values(owners, name, needed=plain)
             if name is not None and values is not None:
                 relations[full][field] = np.array([to_numpy(v, name) for v in values])
+    if weight is None and edge_features is None:
+        _say_unnamed(graph, relation)
     return nodes, relations
+
+
+def _say_unnamed(graph: Any, relation: str | None) -> None:
+    """Warns of numbers of edges, and of parallel edges, that a graph without them leaves out."""
+    left_out: dict[str, None] = {}
+    for _, _, about in graph.edges(data=True):
+        left_out |= {str(name): None for name, value in about.items() if _is_number(value)}
+    left_out.pop(str(relation), None)
+    merged = 0
+    if graph.is_multigraph() and relation is None:
+        merged = graph.number_of_edges() - len({edge[:2] for edge in graph.edges})
+    said = []
+    if left_out:
+        said.append(f"left out {', '.join(map(repr, left_out))} of edges")
+    if merged:
+        said.append(f"merged {merged} parallel edges")
+    if said:
+        warnings.warn(
+            f"from_networkx: {' and '.join(said)}; weight= names an attribute whose numbers are "
+            "added up as weights, edge_features= one that is kept for each edge",
+            UserWarning,
+            stacklevel=4,
+        )
 
 
 def check_named(owners: Owners, names: Sequence[str], labels: str) -> None:
