@@ -56,8 +56,10 @@ QUICK = {
     "cca-ssg": {"dim": 8, "epochs": 3},
     "graphmae": {"dim": 8, "epochs": 3},
     "trees": {},
+    "fastgcn": {"epochs": 5},
 }
 SUPERVISED = ("label-propagation", "gcn", "gat")  # of one class per node
+OF_SEVERAL = ("trees", "fastgcn")  # supervised, too, and of several labels per node
 
 
 def quick(name):
@@ -81,7 +83,7 @@ def test_a_seed_decides_every_bit_and_global_streams_are_left_alone(name, graph)
         assert np.array_equal(first, other) == SYSTEMS[name].deterministic
 
 
-@pytest.mark.parametrize("name", sorted(set(QUICK) - {*SUPERVISED, "trees"}))
+@pytest.mark.parametrize("name", sorted(set(QUICK) - {*SUPERVISED, *OF_SEVERAL}))
 def test_an_unsupervised_one_never_reads_labels(name, graph):
     z = outcome(name, graph)
     assert z.dtype == np.float32
@@ -90,7 +92,7 @@ def test_an_unsupervised_one_never_reads_labels(name, graph):
     assert np.array_equal(outcome(name, blind), z)
 
 
-@pytest.mark.parametrize("name", [*SUPERVISED, "trees"])
+@pytest.mark.parametrize("name", [*SUPERVISED, *OF_SEVERAL])
 def test_a_supervised_one_never_reads_test_labels(name, graph):
     predicted = outcome(name, graph)
     assert predicted.dtype == np.int64

@@ -5,6 +5,7 @@
 
 from graphcl.research.systems import (
     dgi,
+    fastgcn,
     graphmae,
     graphsage,
     shallow,
@@ -28,6 +29,7 @@ SYSTEMS: dict[str, System] = {
         graphmae.SYSTEM,
         dgi.INDUCTIVE,
         *graphsage.SYSTEMS,
+        fastgcn.SYSTEM,
         *supervised.SYSTEMS[2:],
     )
 }
