@@ -324,15 +324,8 @@ class Graph(NoArray):
         )
         if typed:
             return cls._once(nodes, relations, name=name)
-        arrays = {**nodes[NODE], "edge_index": np.zeros((2, 0), np.int64)}
-        arrays |= relations.get(EDGE, {})
-        undirected = arrays.pop("undirected", True)
-        if computed:
-            arrays["x"] = "structural"
-        elif x is not None:
-            arrays["x"] = x
-        if y is not None:
-            arrays["y"] = y
+        arrays = interchange.of_one_relation(nodes, relations, "structural" if computed else x, y)
+        undirected = arrays.pop("undirected")
         directed = None if undirected is None else not undirected
         return cls._of_one_relation(arrays, directed=directed, name=name)
 

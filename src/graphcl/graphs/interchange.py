@@ -271,6 +271,20 @@ def arrays_from_networkx(
     return nodes, relations
 
 
+def of_one_relation(nodes: Kinds, relations: Kinds, x: Any, y: Any) -> Arrays:
+    """Returns the arrays of the only type and of the only relation; `x` and `y` replace theirs."""
+    (arrays,) = nodes.values()
+    edges: Arrays = {"edge_index": np.zeros((2, 0), np.int64), "undirected": True}
+    for own in relations.values():
+        edges = own
+    found = {**arrays, **edges}
+    if x is not None:
+        found["x"] = x
+    if y is not None:
+        found["y"] = y
+    return found
+
+
 def _say_unnamed(graph: Any, relation: str | None) -> None:
     """Warns of numbers of edges, and of parallel edges, that a graph without them leaves out."""
     left_out: dict[str, None] = {}
