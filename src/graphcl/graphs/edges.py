@@ -226,9 +226,7 @@ def _features(features: Any, count: int) -> Floats:
     return validation.features(given, "edge_features", "edge")
 
 
-def _one_direction(
-    ends: Integers, weight: Doubles | None, features: Floats | scipy.sparse.csr_array
-) -> Booleans | None:
+def _one_direction(ends: Integers, weight: Doubles | None, features: Floats) -> Booleans | None:
     """Returns one of the two columns of each edge; None unless all are listed in both directions.
 
     Both columns have the same weight and features. Edges may be parallel.
@@ -239,8 +237,7 @@ def _one_direction(
     columns = [ends.min(axis=0), ends.max(axis=0)]
     if weight is not None:
         columns.append(weight)
-    table = features.toarray() if interchange.is_sparse(features) else features
-    columns += list(np.asarray(table).T)
+    columns += list(features.T)
     there = [column[upwards] for column in columns]
     back = [column[~upwards] for column in columns]
     # The last key of a lexsort counts most: edges are sorted by their ends, then by the rest.
