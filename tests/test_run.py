@@ -158,8 +158,10 @@ def test_a_run_finds_its_graph_and_refuses_another(folder, tmp_path, monkeypatch
     changed = Graph.from_edge_index(random.integers(0, NODES, (2, 90)), np.asarray(other.x))
     with pytest.raises(RunError, match="is not the graph that the run was trained on"):
         _ = Run(folder / "plain", graph=changed).graph
+    assert Run(folder / "plain").graph.num_edges == plain_graph().num_edges
+    GraphCL(dim=8, epochs=1, device="cpu").fit(plain_graph()).save("bare")
     with pytest.raises(RunError, match="does not say which graph"):
-        _ = Run(folder / "plain").graph
+        _ = Run("bare").graph
     plain_graph().save("graph.npz")
     arguments = ["train", "graph.npz", "--out", "named", "--set", "epochs=1"]
     assert command([*arguments, "--set", "dim=4", "--device", "cpu", "--probe-steps", "1"]) == 0

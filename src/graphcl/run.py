@@ -14,7 +14,7 @@ import numpy as np
 from graphcl.answers.inputs import columns_of_run, nodes_of_type, shards_of_run
 from graphcl.answers.similar import Neighbours, find_neighbours, stored_index
 from graphcl.arrays import Array
-from graphcl.errors import RunError, counted, option, require
+from graphcl.errors import GraphCLError, RunError, counted, option, require
 from graphcl.evaluation.unsupervised import EXACT_ROWS
 from graphcl.exporting import export_run
 from graphcl.files.remote import local
@@ -38,6 +38,10 @@ from graphcl.store.columns import Ids
 from graphcl.store.header import is_parts
 from graphcl.tabular.options import TableOptions
 
+NAME_TABLES = (
+    "name them: Run(RUN, graph=EDGES, nodes=NODES), or update(whole=True, edges=EDGES, nodes=NODES)"
+)
+
 if TYPE_CHECKING:  # each is imported by the answer that needs it
     from torch import nn
 
@@ -50,20 +54,22 @@ if TYPE_CHECKING:  # each is imported by the answer that needs it
     from graphcl.graphs.relation import Relation
     from graphcl.opening import AnyGraph
     from graphcl.reporting.page import Page
+    from graphcl.runs.graph import Propose
     from graphcl.updating.run import Update
 
 
 class Run:
     """What a training left, and everything one asks of it.
 
-    A run keeps the model, the embeddings, and the ids and labels of its nodes. It names the graph
-    that it was trained on; one that was updated keeps it.
+    A run keeps the model, the embeddings, the ids and labels of its nodes, and the graph that it
+    was trained on; a dataset or a store it names.
 
     Args:
         path: the folder that `graphcl train` or `GraphCL.save` wrote. That of one of its versions
             stands for this version, whichever is in use.
-        graph: the graph that it was trained on, where the run does not find it itself: a `Graph`,
-            or whatever `open_graph` takes. With `embeddings`, the path of their store in parts.
+        graph: the graph that it was trained on, where the run does not keep it: a `Graph`, or
+            whatever `open_graph` takes. With `embeddings`, the path of their store in parts. For
+            what reads the tables once more, as `evaluate_links(after=…)`, the list of edges.
         embeddings: the path of a folder of shards, which `graphcl embed RUN PARTS` wrote; they are
             asked in place of those in the run, and stay on disk.
         device: where a model computes: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
@@ -93,13 +99,22 @@ class Run:
         self._given_of: Path | None = None  # the version that the graph was given for
         self._kept: dict[tuple[Any, ...], Any] = {}
         self.read_graph: Callable[[Path], AnyGraph] = self._read_graph
+        self._propose: Propose = lambda *_: NAME_TABLES
         runs.read_config(self.path, baselines=True)
 
-    def reading(self, tables: TableOptions, read_graph: "Callable[[Path], AnyGraph]") -> Self:
-        """Sets how the graph is read, as a command does; all it asks is of the version in use."""
+    def reading(
+        self, tables: TableOptions, read_graph: "Callable[[Path], AnyGraph]", propose: "Propose"
+    ) -> Self:
+        """Sets how the graph is read, as a command does; all it asks is of the version in use.
+
+        Args:
+            tables: options by which tables are read.
+            read_graph: opens the graph of a version by its folder.
+            propose: says how to name tables that the run does not keep.
+        """
         parts = self._shards is None or not tables.given()
         require(parts, str(self.path), option("graph"), "a store in parts, not tables", self._given)
-        self._tables, self.read_graph = tables, read_graph
+        self._tables, self.read_graph, self._propose = tables, read_graph, propose
         with suppress(RunError):  # whoever asks for an answer is told what is damaged
             self._version = self.folder
         return self
@@ -142,9 +157,31 @@ class Run:
         """The graph that the run was trained on; of a version, its own.
 
         Raises:
-            RunError: it cannot be read, it has changed, or it is not read on the run's word.
+            RunError: the run does not keep it, it cannot be read, or it has changed.
         """
         return self._once("graph", self.read_graph)  # type: ignore[no-any-return]
+
+    def _graph_unless(self, without_graph: bool) -> "AnyGraph | None":
+        """Returns the graph; None if it is not wanted, or if embeddings are in shards.
+
+        Raises:
+            RunError: there is none; the message also says how to do without.
+        """
+        if without_graph or self._shards is not None:
+            return None
+        try:
+            return self.graph
+        except GraphCLError as error:
+            if self._given is not None or self._tables.given():
+                raise
+            without = option("without_graph", True)
+            raise RunError(f"{error}; or do without the graph: {without}") from None
+
+    def _tables_again(self) -> tuple[Any, TableOptions]:
+        """Returns the tables of the run as the caller names them, and how to read them."""
+        from graphcl.runs.graph import named_tables
+
+        return named_tables(self.folder, self._given, self._tables, self._propose)
 
     @property
     def model(self) -> "GraphCL":
@@ -164,9 +201,13 @@ class Run:
 
         They are mapped from files, in the order of the graph: nodes that stayed, then new ones.
         """
-        if len(self.types) < 2:
-            return self.rows()[0]
-        return {name: self.rows(name)[0] for name in self.types}
+        return self._all_embeddings(check=False)
+
+    def _all_embeddings(self, *, check: bool) -> Any:
+        """Returns the embeddings of all types; `check` compares them with their checksums."""
+        if not self.types:
+            return self.rows(check=check)[0]
+        return {name: self.rows(name, check=check)[0] for name in self.types}
 
     def nodes(self, node_type: str | None = None) -> Nodes:
         """Returns what the run keeps of its nodes: ids, labels, split and degrees.
@@ -174,7 +215,7 @@ class Run:
         Args:
             node_type: of a graph with types: which; not needed if it has one.
         """
-        return self.rows(node_type)[1]
+        return self.rows(node_type, check=False)[1]
 
     def _once(self, what: str, make: Callable[[Path], Any]) -> Any:
         """Returns something of the version in use, made once, and again if it is trained anew."""
@@ -233,11 +274,16 @@ class Run:
 
     @of_one_version
     def rows(
-        self, node_type: str | None = None, fits: Callable[[Nodes], bool] = lambda _: False
+        self,
+        node_type: str | None = None,
+        fits: Callable[[Nodes], bool] = lambda _: False,
+        *,
+        check: bool = True,
     ) -> tuple[Any, Nodes]:
         """Returns the embeddings of a type, and what the run keeps of its nodes.
 
-        The graph is read only if it was given, or if the run lacks something.
+        The graph is read only if it was given, or if the run lacks something. `check` compares
+        embeddings with their checksum, which reads them whole.
 
         Raises:
             RunError: the run is damaged, has no embeddings, or they do not fit its nodes.
@@ -250,7 +296,8 @@ class Run:
         given = self._given is not None or bool(self._tables.given())
         if self.keep_embeddings():
             given = False  # what the run keeps is of this graph
-        z, nodes = runs.read_embeddings(folder), None if given else read_nodes(self.folder, kind)
+        z = runs.read_embeddings(folder, check=check)
+        nodes = None if given else read_nodes(self.folder, kind)
         nodes = nodes or describe_nodes(self.graph, kind)
         if nodes.num_nodes != len(z):
             raise RunError(f"{self.path}: {len(z)} embeddings for {nodes.num_nodes} nodes")
@@ -273,7 +320,7 @@ class Run:
         nodes: Any = "unlabelled",
         learn: str = "all",
         node_type: str | None = None,
-        on_note: Callable[[str], object] = lambda _: None,
+        without_graph: bool = False,
         **asked: Any,
     ) -> "Predictions | Estimates":
         """Returns labels and calibrated probabilities of nodes, learned from the labelled ones.
@@ -284,13 +331,12 @@ class Run:
             learn: from ``all`` labels; or from those of ``train`` and validation nodes: the error
                 on the test nodes is then in `Predictions.test`.
             node_type: of a graph with types: which; None is the only one with labels.
-            on_note: is told if the graph cannot be read; own columns then tell nothing.
+            without_graph: predict from embeddings alone; own columns and neighbours tell nothing.
             asked: other arguments of `graphcl.predict`, see `answering.PREDICT_OPTIONS`.
         """
         from graphcl.answers.answering import check_asked
         from graphcl.answers.evidence import embedding_parts
         from graphcl.answers.prediction import predict_nodes
-        from graphcl.runs.graph import if_readable
 
         check_asked(asked)
         z, own = self.rows(node_type, is_labelled)
@@ -299,9 +345,7 @@ class Run:
         parted = bool(trained) and is_parts(Path(trained))
         hint = f", or pass {option('graph', trained)}" if parted else ""
         how: Any = {"nodes": nodes, "learn": learn, "hint": hint, **asked}
-        graph: Any = None
-        if not self._shards:
-            graph, _ = if_readable(lambda: self.graph, self._given, on_note)
+        graph: Any = self._graph_unless(without_graph)
         if graph is not None:
             kind = self.type_of(self.type_folder(node_type, is_labelled))
             graph = graph if kind is None else graph.type(kind)
@@ -316,6 +360,7 @@ class Run:
         method: str = "kmeans",
         least: int | None = None,
         node_type: str | None = None,
+        without_graph: bool = False,
         seed: int = 0,
         on_note: Callable[[str], object] = lambda _: None,
     ) -> "Groups":
@@ -326,13 +371,16 @@ class Run:
             method: ``kmeans``, or ``hdbscan``, which finds the number itself.
             least: the smallest group of HDBSCAN.
             node_type: of a graph with types: which.
+            without_graph: profiles are of labels and degrees alone.
             seed: decides samples and first centres.
             on_note: is told what profiles lack, and why.
         """
         from graphcl.answers.grouping import cluster
 
         z, nodes = self.rows(node_type)
-        columns, why = columns_of_run(self, nodes, node_type, read=self._shards is None)
+        columns, why = columns_of_run(
+            nodes, self._graph_unless(without_graph), self.type_of(self.type_folder(node_type))
+        )
         if why:
             on_note(why)
         how: Any = {"method": method, "least": least, "seed": seed, "columns": columns}
@@ -398,7 +446,8 @@ class Run:
         """
         from graphcl.answers.linking import links
 
-        z, index = self.embeddings, None
+        index = None
+        z = self._all_embeddings(check=True)
         if by in LINKS_BY[:2] and not self.types and pairs is None and len(z) > EXACT_ROWS:
             index, why = stored_index(self.folder, z)
             if why:
@@ -448,7 +497,7 @@ class Run:
         how: Any = {"share": share, "negatives": negatives, "relation": relation, "seed": seed}
         if after is None:
             return evaluate_links(model, self.one_graph(), **how)
-        return links_after(self.folder, model, after, **how)
+        return links_after(model, self._tables_again(), after, **how)
 
     @of_one_version
     def predict_later(
@@ -458,7 +507,8 @@ class Run:
         from graphcl.answers.later import predict_after
 
         model = self._new_model(verbose)
-        return predict_after(self.folder, model, after, node_type=node_type, seed=seed)
+        tables = self._tables_again()
+        return predict_after(self.folder, model, tables, after, node_type=node_type, seed=seed)
 
     @of_one_version
     def report(
@@ -472,7 +522,6 @@ class Run:
         without_graph: bool = False,
         seed: int = 0,
         overwrite: bool = False,
-        on_note: Callable[[str], object] = lambda _: None,
     ) -> "Page":
         """Writes one HTML file to send: a list to act on, groups, a map, and how they were made.
 
@@ -487,29 +536,25 @@ class Run:
             without_graph: leave out what needs the graph, and the columns of nodes.
             seed: decides the map, groups and samples.
             overwrite: replace an existing file.
-            on_note: is told what is left out, and why.
         """
         from graphcl.reporting.contents import Sharded
         from graphcl.reporting.page import check_page, write_page
-        from graphcl.runs.graph import if_readable
 
         folder = self.type_folder(node_type, is_labelled)
         kind, target = self.type_of(folder), Path(folder / "report.html" if out is None else out)
         check_page(target, layout, overwrite=overwrite or out is None)
-        graph, why, sharded = None, "it was not asked for", None
+        sharded = None
+        graph: Any = None
         if self._shards is not None:
             require(
                 kind is None, "report", option("embeddings"), "left out for a typed graph", "it"
             )
             sharded = Sharded(self.folder, self._shards, self._given, seed=seed)
-        elif not without_graph and (kind is None or not (self.folder / runs.RESULT).is_file()):
-            hint = f"or do without: {option('without_graph', True)}"
-            graph, why = if_readable(lambda: self.graph, self._given, on_note, hint=hint)
-        if sharded is None:
+        else:
+            graph = self._graph_unless(without_graph)
             self.keep_embeddings()
-        how: Any = {"layout": layout, "seed": seed, "why": why, "node_type": kind}
-        read = not without_graph and sharded is None
-        columns = partial(columns_of_run, self, node_type=kind, read=read)
+        how: Any = {"layout": layout, "seed": seed, "node_type": kind}
+        columns = partial(columns_of_run, graph=graph, kind=kind)
         how |= {"title": title, "note": note, "columns": columns, "sharded": sharded}
         return write_page(target, self.folder, graph, **how)
 
@@ -542,6 +587,7 @@ class Run:
         edges: Any = None,
         remove_nodes: Any = None,
         remove_edges: Any = None,
+        whole: bool = False,
         retrain: bool = False,
         epochs: int | None = None,
         keep: int = KEEP,
@@ -561,12 +607,14 @@ class Run:
             edges: a list of new edges; of one that is there, the weight is replaced.
             remove_nodes: a table with a column of ids, or a list of ids.
             remove_edges: a list of edges to remove, before new ones are added.
+            whole: `nodes` and `edges` are all tables of the run, read as in training: what was
+                changed in them counts, and what they lack is removed.
             retrain: go on training, embed all nodes, and turn the new space to the old one.
             epochs: of `retrain`; None is a tenth of the training's.
             keep: how many versions are kept beside the training; the oldest are removed.
             verbose: show progress on stderr.
             on_note: is told what is noticed in the tables.
-            options: as of `read_tables`; `until` alone reads the training's again, as of that day.
+            options: as of `read_tables`; with `until` and `whole`, tables are read as of that day.
         """
         from graphcl.devices import resolve_device
         from graphcl.updating.run import update_run
@@ -580,6 +628,7 @@ class Run:
             edges=others[0],
             remove_nodes=others[1],
             remove_edges=others[2],
+            whole=whole,
             retrain=retrain,
             epochs=epochs,
             keep=keep,
@@ -587,6 +636,7 @@ class Run:
             encoder=self._encoder,
             verbose=verbose,
             on_note=on_note,
+            propose=self._propose,
         )
 
     def rollback(self, version: int | None = None) -> int:

@@ -133,10 +133,10 @@ def test_tables_from_s3_to_train_and_what_the_run_says(environment, tmp_path, ma
     assert "s3://bucket/articles.parquet" in config
     assert str(user_cache()) not in config
     capfd.readouterr()
-    # The run's graph is read again, by what the run says, also where the cache is empty.
+    # The run keeps its graph: nothing is fetched again, also where the cache is empty.
     shutil.rmtree(user_cache() / "fetched")
     assert run(["embed", "there", "--out", "again.npy"]) == 0
-    assert "fetching" in capfd.readouterr().err
+    assert "fetching" not in capfd.readouterr().err
     np.testing.assert_allclose(np.load("again.npy"), own.embeddings, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(there.graph.x, own.graph.x)
 
@@ -272,12 +272,21 @@ def test_nothing_is_written_there(uri, s3, made, tmp_path, capsys):
     assert [one.name for one in tmp_path.iterdir() if one.name != "cache"] == []
 
 
-def test_a_run_that_nobody_has_sealed_fetches_nothing(uri, capsys):
+def test_a_store_that_was_fetched_is_linked_into_the_run(uri, capsys):
     assert run(["train", uri("bucket/graph.store"), *QUICK, "--out", "there"]) == 0
-    shutil.rmtree(user_cache())  # and with it the key
+    (kept,) = Path("there").glob("graph/part-00000/nodes-0/x*.npy")
+    assert kept.stat().st_nlink == 2
+    shutil.rmtree(user_cache())
+    assert run(["embed", "there", "--out", "z.npy"]) == 0
+    assert not fetched()
+
+
+def test_nothing_is_fetched_on_the_word_of_a_run(uri, capsys):
+    assert run(["train", uri("bucket/graph.store"), *QUICK, "--out", "there", "--no-graph"]) == 0
+    shutil.rmtree(user_cache())
     capsys.readouterr()
     assert run(["embed", "there", "--out", "z.npy"]) == 2
-    assert "names the graph 's3://bucket/graph.store" in capsys.readouterr().err
+    assert "does not keep the graph that it was trained on ('s3://buck" in capsys.readouterr().err
     assert not fetched()
 
 

@@ -19,7 +19,7 @@ from graphcl.estimator.model import GraphCL
 from graphcl.graphs.collection import fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.runs import versions
-from graphcl.runs.files import read_embeddings
+from graphcl.runs.files import GRAPH, read_embeddings
 from graphcl.runs.nodes import read_nodes
 from tests.conftest import random_graph
 from tests.updating.conftest import NODES, rows
@@ -42,7 +42,7 @@ def saved(path, graph, **recipe):
 def whole_embedding(run):
     """The graph of a run's current version embedded whole, by its model."""
     folder = versions.current_run(Path(run))
-    graph = Graph.open(folder / versions.GRAPH)
+    graph = Graph.open(folder / GRAPH)
     return GraphCL.load(run, device="cpu").transform(graph)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphcl.arrays import Array
-from graphcl.errors import GraphCLError, GraphError, RunError, demand, option, require
+from graphcl.errors import GraphError, RunError, demand, option, require
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import NODE
 from graphcl.partitioned.embeddings import (
@@ -25,7 +25,6 @@ from graphcl.partitioned.embeddings import (
     type_shards,
 )
 from graphcl.runs.files import weights_digest
-from graphcl.runs.versions import OwnGraphError
 from graphcl.settings import LABEL_KINDS
 from graphcl.store.columns import Ids
 from graphcl.store.header import is_divided, read_store
@@ -165,35 +164,29 @@ def nodes_of_type(run: Any, name: str, *, graph: Any, shards: bool) -> Nodes | N
     return None if graph is None else read_parts_nodes(Path(str(graph)), name)
 
 
-def columns_of_run(
-    run: Any, nodes: Nodes, node_type: str | None, *, read: bool
-) -> "tuple[list[Original], str]":
+def columns_of_run(nodes: Nodes, graph: Any, kind: str | None) -> "tuple[list[Original], str]":
     """Returns what is known of nodes as their owner knows it, and why columns lack, if they do.
 
-    They are cells of the node table, or features; then labels and degrees. These alone where the
-    graph cannot be read.
+    They are cells of the node table, or features; then labels and degrees. These alone without a
+    graph, and of several.
 
     Args:
-        run: the `graphcl.Run`.
-        nodes: what it keeps of them.
-        node_type: of a typed graph: which.
-        read: whether the graph may be read.
+        nodes: what the run keeps of them.
+        graph: the graph of the run, or None.
+        kind: of a typed graph: the type of the nodes.
     """
+    from graphcl.graphs.graph import Graph
     from graphcl.tabular.originals import MOST_VALUES, originals
 
-    why = "" if read else "features are not compared: the graph is not read"
-    try:
-        if read:
-            graph, kind = run.one_graph(), run.type_of(run.type_folder(node_type))
-            own = graph.type(kind) if kind else graph.only_type
-            nodes = replace(own, degree=nodes.degree)
-            large = own.x is not None and own.x.size > MOST_VALUES
-            why = "features are not compared: there are too many" if large else ""
-    except OwnGraphError:
-        raise
-    except GraphCLError as error:
-        why = f"of the columns of nodes nothing is known: {error}"
-    return originals(nodes), why
+    if graph is None:
+        return originals(nodes), "features are not compared: the graph is not read"
+    if not isinstance(graph, Graph):
+        return originals(nodes), "features are not compared: there are several graphs"
+    own = graph.type(kind) if kind else graph.only_type
+    why = ""
+    if own.x is not None and own.x.size > MOST_VALUES:
+        why = "features are not compared: there are too many"
+    return originals(replace(own, degree=nodes.degree)), why
 
 
 @dataclass(frozen=True, eq=False)

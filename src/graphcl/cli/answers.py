@@ -15,7 +15,7 @@ from graphcl.cli.options import print_result
 from graphcl.errors import RunError
 from graphcl.files.records import check_records_file, records, write_records
 from graphcl.run import Run
-from graphcl.runs.files import keep_answer
+from graphcl.runs.files import Origin, keep_answer
 from graphcl.store.columns import Ids
 from graphcl.tabular.options import TableOptions, counted
 from graphcl.terminal import escaped_cell
@@ -70,26 +70,35 @@ def open_run(
     *,
     embeddings: Path | None = None,
     device: str = "auto",
+    once_more: bool = False,
 ) -> Run:
     """Returns a run whose graph is read as commands read it.
 
     Args:
         path: the run.
-        command: the command under way without the run, to which a refusal adds the run's graph.
+        command: the command under way without the run; a refusal proposes it with the graph.
         graph: the graph as the command line names it; None means the one that the run names.
         tables: options for reading `graph`.
         embeddings: shards, instead of the embeddings in the run.
         device: where a model computes.
+        once_more: whether `graph` and `tables` name all tables of the run, to be read once more,
+            and not the graph that it was trained on.
     """
+    again = (command[0], str(path), *command[1:])
 
     def read(folder: Path) -> "AnyGraph":
         from graphcl.cli.graphs import load_run_graph
 
-        again = (command[0], str(path), *command[1:])
-        return load_run_graph(folder, graph, tables, again=again)
+        given = (None, None) if once_more else (graph, tables)
+        return load_run_graph(folder, *given, again=again)
+
+    def propose(origin: Origin, options: TableOptions) -> str:
+        from graphcl.cli.graphs import command_with_tables
+
+        return command_with_tables(again, origin, options)
 
     run = Run(path, graph=graph, embeddings=embeddings, device=device)
-    return run.reading(tables or TableOptions(), read)
+    return run.reading(tables or TableOptions(), read, propose)
 
 
 def give_answer(

@@ -16,7 +16,7 @@ from graphcl.cli.answers import (
     open_run,
     say,
 )
-from graphcl.cli.options import JsonOption, RunGraphOption
+from graphcl.cli.options import JsonOption, RunGraphOption, WithoutGraphOption
 from graphcl.cli.table_options import takes_tables
 from graphcl.settings import MOST_SEED
 from graphcl.tabular.options import TableOptions, counted
@@ -44,6 +44,7 @@ def cluster(
     node_type: TypeOption = None,
     embeddings: EmbeddingsOption = None,
     graph: RunGraphOption = None,
+    without_graph: WithoutGraphOption = False,
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
     seed: Annotated[
         int, typer.Option(min=0, max=MOST_SEED, help="Decides samples and first centres.")
@@ -59,8 +60,8 @@ def cluster(
     Of each group, the nodes nearest to its centre are named, and what sets it apart from all other
     nodes: numbers, categories, words, features, labels, with counts and the size of the effect,
     beyond chance: numbers are compared by a rank-sum test, counts by Fisher's exact test, with a
-    false discovery rate of 5 %. Columns that were trained on differ by construction. For that, the
-    node table or the graph is read; without it, labels and degrees are compared. Nodes are then
+    false discovery rate of 5 %. Columns that were trained on differ by construction. With
+    --without-graph, labels and degrees alone are compared. Nodes are then
     grouped again, five times, to see whether the groups stay.
 
     Embeddings in shards stay on disk, and features of a store in parts are not compared.
@@ -82,6 +83,7 @@ def cluster(
         "method": method,
         "least": least,
         "seed": seed,
+        "without_graph": without_graph,
         "on_note": say("cluster"),
     }
     found = asked.cluster(count, node_type=asked.type_of(folder), **how)

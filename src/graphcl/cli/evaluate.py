@@ -61,8 +61,7 @@ def evaluate(
     With --runs N, the run's training is repeated with N consecutive seeds, and the mean ± standard
     deviation of the scores is reported. Several processes share the seeds.
 
-    Tables that a run names are read only if you trained it yourself; otherwise give --graph. Of a
-    typed graph, the nodes are those of --type, or of the only type with labels.
+    Of a typed graph, the nodes are those of --type, or of the only type with labels.
 
     Examples:
 
@@ -70,7 +69,7 @@ def evaluate(
 
         graphcl evaluate runs/cora --runs 10 --json
 
-        graphcl evaluate from_a_friend --graph edges.csv --nodes nodes.csv --label topic
+        graphcl evaluate runs/papers --type author
     """
     asked = open_run(run, ("evaluate",), graph, tables, device=device)
     folder = asked.type_folder(node_type, is_labelled)

@@ -146,7 +146,9 @@ def links(
     require(not (evaluate and out), "links", "--out", "left out with --evaluate", str(out))
     require(evaluate or after is None, "links", "--after", "given with --evaluate", after)
     check_out(out, overwrite=overwrite)
-    asked_of = open_run(run, ("links",), graph, tables, device=device)
+    again = ("links", "--evaluate", "--after", after) if after is not None else ("links",)
+    once_more = after is not None
+    asked_of = open_run(run, again, graph, tables, device=device, once_more=once_more)
     if evaluate:
         how: dict[str, Any] = {"share": share, "negatives": negatives, "seed": seed}
         how["after"] = after

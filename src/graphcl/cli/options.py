@@ -31,6 +31,9 @@ RunGraphOption = Annotated[
         help="The graph that the run was trained on, as train takes it. (default: the run's graph)",
     ),
 ]
+WithoutGraphOption = Annotated[
+    bool, typer.Option("--without-graph", help="Leave out what needs the graph.")
+]
 TABLES = "Tables"  # the first options for reading tables; names of their other groups begin so
 SetOption = Annotated[
     list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change a recipe key; repeatable.")

@@ -21,7 +21,7 @@ from graphcl.cli.answers import (
     open_run,
     say,
 )
-from graphcl.cli.options import JsonOption, RunGraphOption
+from graphcl.cli.options import JsonOption, RunGraphOption, WithoutGraphOption
 from graphcl.cli.table_options import takes_tables
 from graphcl.errors import GraphError, ParameterError, RunError, require
 from graphcl.files.records import aligned, read_pairs
@@ -146,6 +146,7 @@ def predict(
     node_type: TypeOption = None,
     embeddings: EmbeddingsOption = None,
     graph: RunGraphOption = None,
+    without_graph: WithoutGraphOption = False,
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
     seed: Annotated[
         int, typer.Option(min=0, max=MOST_SEED, help="Decides which nodes are held out together.")
@@ -160,7 +161,7 @@ def predict(
     calibration error says how far from that it is. Two classes are a ranking, whose first nodes
     are most probably wanted. A number is predicted with an interval.
 
-    Without its graph, a run has its embeddings alone. Of a typed graph, the nodes are those of
+    With --without-graph, it rests on embeddings alone. Of a typed graph, the nodes are those of
     --type, or of the only type with labels. Embeddings in shards stay on disk: those of labelled
     nodes and one block of the others are held. Labels are --labels, or those of --graph PARTS.
 
@@ -180,14 +181,16 @@ def predict(
     """
     both = evaluate == (after is not None)
     require(both, "predict", "--evaluate and --after", "given together", after)
-    given = (labels, everything, graph, embeddings, wanted, precision, cost, shares, using)
-    alone = after is None or not (any(given) or tables.given())
-    require(alone, "predict", "--after", "given with --type and --seed alone", after)
+    given = (labels, everything, embeddings, wanted, precision, cost, shares, using)
+    alone = after is None or not any(given)
+    require(alone, "predict", "--after", "given with --type, --seed and tables alone", after)
     require(
         using is None or using in RIVALS, "predict", "--with", f"one of {', '.join(RIVALS)}", using
     )
     check_out(out, overwrite=overwrite)
-    asked = open_run(run, ("predict",), graph, tables, embeddings=embeddings)
+    again = ("predict", "--evaluate", "--after", after) if after is not None else ("predict",)
+    once_more = after is not None
+    asked = open_run(run, again, graph, tables, embeddings=embeddings, once_more=once_more)
     folder = asked.type_folder(node_type, is_labelled)
     how: dict[str, Any] = {"node_type": asked.type_of(folder), "seed": seed}
     found: Predictions | Estimates
@@ -198,7 +201,7 @@ def predict(
         how |= {"shares": _shares(shares), "using": using, "rivals": rivals}
         how |= {"label_kind": label_kind, "level": level}
         how |= {"nodes": "all" if everything else "unlabelled", "learn": learn}
-        how["on_note"] = say("predict")
+        how["without_graph"] = without_graph
         found = _predicted(asked, labels, **how)
     ranking, columns = getattr(found, "ranking", None), found.columns()
     chosen = Choice(

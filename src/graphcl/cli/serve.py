@@ -29,7 +29,7 @@ from graphcl.cli.table_options import takes_tables
 from graphcl.errors import RunError, import_extra, require
 from graphcl.files.text import read_text
 from graphcl.runs.nodes import is_labelled
-from graphcl.runs.versions import current_run, kept_place, mark_of, own_graph
+from graphcl.runs.versions import current_run, kept_place, mark_of
 from graphcl.serving.log import (
     FORMS,
     JSON,
@@ -167,7 +167,7 @@ def serve(
 
     def load(before: ServedRun | None) -> ServedRun:
         # A version that came later keeps its graph; the one that was given is of the training.
-        later = before is not None and own_graph(current_run(run)) is not None
+        later = before is not None and current_run(run) != run
         given = (None, None) if later else (graph, tables)
         asked = open_run(run, ("serve",), *given, device=device)
         check, wanted = kept_place(asked.folder), before.node_type if before else node_type

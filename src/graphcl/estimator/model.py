@@ -3,6 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from types import MappingProxyType
@@ -38,8 +39,10 @@ from graphcl.losses import Loss
 from graphcl.recipes import Recipe, load_recipe
 from graphcl.recipes.recipe import recipe_keys
 from graphcl.runs import files as runs
+from graphcl.runs.graph import keep_graph
 from graphcl.runs.nodes import write_types
 from graphcl.runs.versions import current_run
+from graphcl.store.header import read_store
 from graphcl.training import Checkpoints, EpochMetrics
 from graphcl.training.checkpoints import Saved
 from graphcl.training.modes import Mode
@@ -523,8 +526,9 @@ class GraphCL(SklearnTransformer):
 
         Args:
             path: the directory.
-            graph: a graph, or several, or a typed one. Its embeddings and the names of its nodes
-                are kept in the run, as `graphcl train` does, for `graphcl.Run`.
+            graph: a graph, or several, or a typed one. The run keeps it, its embeddings and the
+                names of its nodes, as `graphcl train` does, for `graphcl.Run`. A graph that is
+                mapped from a store stays there, and several are not kept.
             overwrite: replace a run that is there. Anything else that is there is never touched.
         """
         self._require_fitted("save")
@@ -532,8 +536,16 @@ class GraphCL(SklearnTransformer):
         z: Any = None if given is None else self.transform(given)
         with runs.new_run(Path(path), overwrite=overwrite) as folder:
             several: Any = given.graphs if isinstance(given, GraphCollection) else (given,)
-            known = "" if given is None else fingerprint(several)
-            self.write_to(folder, runs.Origin(fingerprint=known))
+            origin = runs.Origin()
+            if given is not None:
+                origin = runs.Origin(fingerprint=fingerprint(several))
+            if isinstance(given, Graph) and given.store is not None:
+                store = given.store.absolute()
+                origin = replace(origin, graph=str(store), build=read_store(store).build)
+            elif isinstance(given, Graph):
+                origin = replace(origin, kept=True)
+                keep_graph(folder, given)
+            self.write_to(folder, origin)
             if given is not None:
                 if isinstance(given, GraphCollection):
                     write_types(folder, given, np.concatenate(z))

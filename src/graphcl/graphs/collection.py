@@ -6,7 +6,7 @@ Also the graphs that inductive training derives from a dataset, and the dataset'
 import hashlib
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -19,7 +19,7 @@ import scipy.sparse
 from graphcl.errors import GraphError, counted, demand
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
-from graphcl.graphs.relation import EDGE, NODE
+from graphcl.graphs.relation import EDGE, NODE, Key
 from graphcl.graphs.validation import NoArray, several_types
 from graphcl.store.header import MASKS
 
@@ -306,19 +306,32 @@ def fingerprint(graphs: Sequence[Graph]) -> str:
     """
     digest = hashlib.sha256()
     for graph in graphs:
-        for name, nodes in graph.nodes.items():
-            digest.update(repr((name, nodes.num_nodes, nodes.num_features)).encode())
-            x: Any = nodes.x
-            if isinstance(x, np.ndarray):
-                digest.update(_sample(x, max(1, SAMPLED // max(1, nodes.num_features))))
-            elif x is not None:
-                digest.update(_sample(x.data) + _sample(x.indices))
-        for key, relation in graph.relations.items():
-            digest.update(repr((key, len(relation.indices), relation.undirected)).encode())
-            for name in ("indptr", "indices", "edge_weight", "edge_features"):
-                array = getattr(relation, name)
-                digest.update(b"" if array is None else _sample(array))
+        for _, sample in _samples(graph):
+            digest.update(sample)
     return digest.hexdigest()[:16]
+
+
+def fingerprints(graph: Graph) -> dict[str | Key, str]:
+    """Returns a fingerprint of each type of nodes by name, and of each relation by key."""
+    return {part: hashlib.sha256(sample).hexdigest() for part, sample in _samples(graph)}
+
+
+def _samples(graph: Graph) -> Iterator[tuple[str | Key, bytes]]:
+    """Yields each type and each relation with sizes and evenly spaced entries of its arrays."""
+    for name, nodes in graph.nodes.items():
+        sample = repr((name, nodes.num_nodes, nodes.num_features)).encode()
+        x: Any = nodes.x
+        if isinstance(x, np.ndarray):
+            sample += _sample(x, max(1, SAMPLED // max(1, nodes.num_features)))
+        elif x is not None:
+            sample += _sample(x.data) + _sample(x.indices)
+        yield name, sample
+    for key, relation in graph.relations.items():
+        sample = repr((key, len(relation.indices), relation.undirected)).encode()
+        for field in ("indptr", "indices", "edge_weight", "edge_features"):
+            array = getattr(relation, field)
+            sample += b"" if array is None else _sample(array)
+        yield key, sample
 
 
 def labelled_fingerprint(graphs: Sequence[Graph]) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse
 
 from graphcl.arrays import Integers
-from graphcl.errors import GraphError, StoreError, check_known, counted, demand, suggestion
+from graphcl.errors import GraphError, check_known, counted, demand, suggestion
 from graphcl.graphs import interchange, validation
 from graphcl.graphs.edges import checked_relation, plain_edges
 from graphcl.graphs.nodes import Nodes
@@ -372,17 +372,7 @@ class Graph(NoArray):
             path: the folder.
             features: ``float32`` or ``float16``; sparse features stay sparse float32.
             overwrite: replace an existing store. Anything else at `path` is never touched.
-
-        Raises:
-            StoreError: there are several splits; a store holds one.
         """
-        for nodes in self.nodes.values():
-            demand(
-                nodes.splits is None,
-                f"{self.name}: has {nodes.num_splits} splits and a store holds one; "
-                "save graph.split(0), or another",
-                StoreError,
-            )
         with StoreWriter(path, name=self.name, overwrite=overwrite) as store:
             write_graph(self, store, features)
 

@@ -133,10 +133,12 @@ def _folder(place: int, name: str) -> str:
 
 
 def lacks_embeddings(run: Path) -> bool:
-    """Returns whether a run of GraphCL was trained over parts, and keeps no embeddings yet."""
+    """Returns whether a run has no embeddings, as after a training over parts, but its graph."""
     config = runs.read_config(run, baselines=True)
     folders = [type_folder(run, name) for name in run_types(run)] or [run]
-    return bool(config.origin.build) and not all(map(runs.has_embeddings, folders))
+    origin = config.origin
+    has_graph = bool(origin.build) or origin.kept
+    return has_graph and not config.method and not all(map(runs.has_embeddings, folders))
 
 
 def write_types(folder: Path, graph: "Graph | GraphCollection", z: Any) -> None:
@@ -291,15 +293,16 @@ def read_nodes(run: Path, name: str | None = None) -> Nodes | None:
     Raises:
         RunError: the file is damaged, or its arrays do not fit each other.
     """
-    if (store := versions.own_graph(run)) is not None:
+    path = type_folder(run, name) / NODES
+    if not path.exists():
+        store = versions.own_graph(run)
+        if store is None:
+            return None
         from graphcl.graphs.graph import Graph
 
         with versions.own_graph_read(run):
             graph = Graph.open(store)
         return describe_nodes(graph, name)
-    path = type_folder(run, name) / NODES
-    if not path.exists():
-        return None
     arrays = read_npz(path, None, RunError)
     try:
         names = _unpack(arrays, "class") if "class_ends" in arrays else ()

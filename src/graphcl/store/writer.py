@@ -31,6 +31,7 @@ from graphcl.store.header import (
     MASKS,
     NOTHING,
     PART,
+    SPLITS,
     Key,
     Store,
     StoredRelation,
@@ -353,6 +354,8 @@ def write_nodes(
     for name in ("y", *MASKS):
         if fields.get(name) is not None:
             writer.write(name, fields[name])
+    if fields.get(SPLITS) is not None:
+        writer.write(SPLITS, np.ascontiguousarray(fields[SPLITS].transpose(2, 0, 1)))
     if fields.get("node_ids") is not None:
         write_names(writer, fields["node_ids"])
 

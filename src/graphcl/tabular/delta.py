@@ -34,6 +34,7 @@ from graphcl.tabular.options import (
     by_name,
     having,
 )
+from graphcl.tabular.originals import Original
 from graphcl.tabular.preparation import NUMBER, Column, Preparation
 from graphcl.tabular.report import Usual, listed
 from graphcl.tabular.sources import Source, open_source
@@ -59,6 +60,7 @@ class NewNodes:
         y: labels of the rows, or None.
         class_names: their names.
         masks: the split of the rows; empty without one.
+        cells: of the table, for readers; see `graphcl.tabular.originals`.
     """
 
     ids: Array
@@ -70,6 +72,7 @@ class NewNodes:
     y: Array | None = None
     class_names: tuple[str, ...] = ()
     masks: dict[str, Array] = field(default_factory=dict)
+    cells: tuple[Original, ...] = ()
 
 
 @dataclass(eq=False)
@@ -344,6 +347,7 @@ def _new_nodes(own: Nodes, numbered: NumberedNodes, one: "_Columns | None") -> N
         one.table,
         **one.labels(own, rows),
         masks={name: mask[:rows] for name, mask in masks.items()},
+        cells=own.cells or (),
     )
 
 
