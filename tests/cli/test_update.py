@@ -165,7 +165,7 @@ def test_runs_that_cannot_be_updated(delta, capsys):
     assert "run of the baseline 'raw'" in fails(capsys, "update", "raw", "--edges", "edges.csv")
     shutil.copytree(delta, "typed")
     Path("typed/schema.json").write_text('{"types": [{"name": "a"}], "relations": []}')
-    assert "no type 'node'" in fails(capsys, "update", "typed", "--edges", "edges.csv")
+    assert "typed/schema.json: damaged" in fails(capsys, "update", "typed", "--edges", "edges.csv")
 
 
 def test_a_damaged_pointer_is_said_by_every_command(updated, capsys):
