@@ -22,7 +22,7 @@ QUICK = ["--set", "epochs=3", "--set", "dim=8"]
 FILES = sorted(
     [
         *(runs.CONFIG, runs.MODEL, runs.SCALING, runs.METRICS, runs.EMBEDDINGS, runs.RESULT),
-        *("graph", "nodes.npz"),
+        *("graph", "nodes.npz", "digests.json"),
     ]
 )
 pytestmark = pytest.mark.usefixtures("forked")

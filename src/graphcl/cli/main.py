@@ -49,7 +49,7 @@ from graphcl.terminal import escaped
 # and its function; a test compares the summary with the first line of the function.
 GROUPS = {
     "Data": {
-        "check": "Say what would become of tables, or compare a store with its checksums.",
+        "check": "Say what would become of tables, or compare a store or a run with its checksums.",
         "build": "Turn tables or any graph into a store: a graph on disk that every command takes.",
         "datasets": "List the paper's five datasets, which are present, and the gallery's graphs.",
     },

@@ -29,10 +29,14 @@ RunGraphOption = Annotated[
     typer.Option(
         "--graph",
         help="The graph that the run was trained on, as train takes it. (default: the run's graph)",
+        rich_help_panel="The graph",
     ),
 ]
 WithoutGraphOption = Annotated[
-    bool, typer.Option("--without-graph", help="Leave out what needs the graph.")
+    bool,
+    typer.Option(
+        "--without-graph", help="Leave out what needs the graph.", rich_help_panel="The graph"
+    ),
 ]
 TABLES = "Tables"  # the first options for reading tables; names of their other groups begin so
 SetOption = Annotated[
