@@ -365,12 +365,6 @@ ROWS = [
         take="graphcl predict RUN",
         reads="run/report.html",
     ),
-    Row(
-        "is a run, not a store",
-        "check run",
-        fill={" run": " run --map pca"},
-        take="graphcl report .*",
-    ),
     Row("given with --to card", "export run --to onnx --licence mit", take="--to card"),
     Row("given with --rollback", "update run 0", take="--rollback", before=AGAIN),
     Row(
@@ -570,7 +564,10 @@ REASONS = {
         "--shares: must be",
     ),
     "followed in tests/answers/test_predicted.py": ("… is better here",),
-    "followed in tests/cli/test_run_graphs.py": ("…: … … changed since the training",),
+    "followed in tests/cli/test_run_graphs.py": (
+        "…: … … changed since the training",
+        "its graph is …: graphcl check",
+    ),
     DESCRIBES: (
         "--nodes and --edges are all",
         "train: --no-graph: the run",

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import graphcl
+import graphcl.run_contents
 from graphcl.cli.answers import open_run
 from graphcl.cli.main import run as command
 from graphcl.errors import GraphError, ParameterError, RunError
@@ -208,8 +209,8 @@ def test_an_answer_is_of_one_version_whichever_comes_into_use_meanwhile(
         run.rollback(0)
         return lacks(folder)
 
-    lacks = graphcl.run.lacks_embeddings
-    monkeypatch.setattr("graphcl.run.lacks_embeddings", roll_back)
+    lacks = graphcl.run_contents.lacks_embeddings
+    monkeypatch.setattr("graphcl.run_contents.lacks_embeddings", roll_back)
     z, nodes = run.rows()
     assert run.version == 0
     assert np.array_equal(z, whole)
@@ -289,8 +290,8 @@ def test_a_run_that_is_trained_anew_in_its_place(folder, tmp_path, monkeypatch):
         replace_run(path, seed=2)
         return lacks(folder)
 
-    lacks = graphcl.run.lacks_embeddings
-    monkeypatch.setattr("graphcl.run.lacks_embeddings", replaced)
+    lacks = graphcl.run_contents.lacks_embeddings
+    monkeypatch.setattr("graphcl.run_contents.lacks_embeddings", replaced)
     with pytest.raises(RunError, match="another training has taken its place meanwhile"):
         run.rows()
     monkeypatch.undo()

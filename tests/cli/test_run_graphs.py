@@ -132,7 +132,11 @@ def test_a_store_is_known_by_its_build(tables, capsys):
     assert run(["build", "--edges", *TABLES, "--out", "store"]) == 0
     assert run(["train", "store", *QUICK, "--out", "stored"]) == 0
     assert not Path("stored/graph").exists()
-    (Path("away")).mkdir()
+    capsys.readouterr()
+    assert run(["check", "stored"]) == 0
+    proposed = capsys.readouterr().out.partition("its graph is store: ")[2]
+    assert run(shlex.split(proposed)[1:]) == 0
+    Path("away").mkdir()
     os.chdir("away")
     assert run(["embed", "../stored", "--out", "z.npy"]) == 0
     os.chdir("..")
