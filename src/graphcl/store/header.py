@@ -262,7 +262,10 @@ def ends(key: Key, backwards: bool) -> tuple[str, str]:
 
 def is_store(path: Path) -> bool:
     """Returns whether `path` is a folder that looks like a store."""
-    return (path / HEADER).is_file()
+    try:
+        return (path / HEADER).is_file()
+    except OSError:  # a long SQL query is too long for the name of a file
+        return False
 
 
 def is_parts(path: Path) -> bool:
