@@ -24,6 +24,7 @@ from graphcl.runs import files as runs
 from graphcl.runs import versions
 from graphcl.runs.files import read_result
 from graphcl.runs.nodes import (
+    describe_missing_id,
     describe_nodes,
     has_all,
     is_labelled,
@@ -205,17 +206,24 @@ class Run:
         return graph
 
     def type_folder(
-        self, node_type: str | None = None, fits: Callable[[Nodes], bool] = lambda _: False
+        self,
+        node_type: str | None = None,
+        fits: Callable[[Nodes], bool] = lambda _: False,
+        *,
+        wanted: Any = None,
     ) -> Path:
         """Returns the folder with the embeddings of a type; that of a plain graph is the run's.
 
         Args:
             node_type: the type, or None. Then it is the only one, or the only one that fits.
             fits: says whether the nodes of a type may be meant.
+            wanted: ids that the type must have, in place of `fits`.
 
         Raises:
             RunError: there is no such type, or nothing says which is meant.
         """
+        if wanted is not None:
+            fits = partial(has_all, wanted=wanted)
         names = self.types
         if node_type is not None or len(names) < 2:
             return type_folder(self.folder, node_type or next(iter(names), None))
@@ -223,6 +231,10 @@ class Run:
         likely = [name for name, nodes in read if nodes is not None and fits(nodes)]
         if len(likely) == 1:
             return type_folder(self.folder, likely[0])
+        types = {name: nodes for name, nodes in read if nodes is not None}
+        missing = "" if wanted is None or likely else describe_missing_id(types, wanted)
+        if missing and len(types) == len(names):
+            raise RunError(f"{self.path}: {missing}")
         which = "several of which have" if likely else "none of which alone has"
         raise RunError(
             f"{self.path}: its graph has several types ({', '.join(names)}), {which} what is "
@@ -236,7 +248,11 @@ class Run:
 
     @of_one_version
     def rows(
-        self, node_type: str | None = None, fits: Callable[[Nodes], bool] = lambda _: False
+        self,
+        node_type: str | None = None,
+        fits: Callable[[Nodes], bool] = lambda _: False,
+        *,
+        wanted: Any = None,
     ) -> tuple[Any, Nodes]:
         """Returns the embeddings of a type, and what the run keeps of its nodes.
 
@@ -245,7 +261,7 @@ class Run:
         Raises:
             RunError: the run is damaged, has no embeddings, or they do not fit its nodes.
         """
-        folder = self.type_folder(node_type, fits)
+        folder = self.type_folder(node_type, fits, wanted=wanted)
         kind = self.type_of(folder)
         if self._shards is not None:
             who = str(self.path)
@@ -365,12 +381,11 @@ class Run:
             RunError: an id is unknown.
         """
         require(k >= 1, "neighbors", "k", "at least 1", k)
-        fits = partial(has_all, wanted=nodes)
-        z, own = self.rows(node_type, fits)
+        z, own = self.rows(node_type, wanted=nodes)
         places = self._places(own, nodes, rows)
         index, why = None, ""
         if self._shards is None:
-            index, why = stored_index(self.type_folder(node_type, fits), z)
+            index, why = stored_index(self.type_folder(node_type, wanted=nodes), z)
         if why:
             on_note(f"built an index of {counted(len(z), 'node')} ({why})")
         return find_neighbours(z, own.ids, places, k, index)

@@ -303,16 +303,3 @@ def test_an_id_that_repeats_is_not_passed_over_for_the_number_of_a_row(options, 
     assert "22 nodes" in capsys.readouterr().out
     assert run([*words, "--id-column", f"{kind}id", "--duplicates", "first"]) == 0
     assert "20 nodes" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("node", "end", "helps"), [("{}", "{:02}", False), ("{}.0", "{}", True)])
-def test_to_read_nodes_as_whole_numbers_is_proposed_only_if_it_helps(node, end, helps, capsys):
-    write("people.csv", "id,x\n" + "".join(f"{node.format(n)},{n}\n" for n in range(4)))
-    write(
-        "knows.csv",
-        "who,whom\n" + "".join(f"{end.format(n)},{end.format(n + 1)}\n" for n in range(3)),
-    )
-    assert run(["check", "knows.csv", "--nodes", "people.csv", "--id-column", "id"]) == 2
-    said = capsys.readouterr().err
-    assert ("REPLACE (CAST" in said) == helps
-    assert "its ids are written" in said

@@ -30,6 +30,7 @@ def wide(monkeypatch):
     monkeypatch.setattr(features, "BLOCK_COLUMNS", 7)
     random = np.random.default_rng(0)
     x = np.where(random.random((50, 30)) < 0.04, random.integers(1, 9, (50, 30)), 0)
+    x[0] = 9  # a column of nothing but zeros would be left out
     columns = {"id": np.arange(50)} | {f"w{place}": x[:, place] for place in range(30)}
     listed = list(columns.items())
     listed.insert(12, ("town", [("a", "b", "c")[place % 3] for place in range(50)]))

@@ -278,8 +278,8 @@ def test_ids_that_look_like_known_numbers_are_said():
     found = grow(graph, TableOptions(preparation=graph.preparation, nodes=new))
     assert found.counts["new_nodes"] == 5
     assert [line for line in found.notes if "looks" in line or "look" in line] == [
-        "nodes: 2 new ids look like one that the graph has, first '1.0' like 1: ids are taken as "
-        "they are written, and these are new nodes"
+        "nodes: 2 new ids look like one that the graph has, first '1.0' like '1': ids are taken "
+        "as they are written, and these are new nodes"
     ]
     right = nodes_of([1, 12])
     found = grow(graph, TableOptions(preparation=graph.preparation, nodes=right))

@@ -3,7 +3,6 @@
 With an index in the run it answers in about a second: nothing here imports torch or a graph.
 """
 
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,7 +22,6 @@ from graphcl.cli.answers import (
 from graphcl.cli.options import JsonOption, RunGraphOption, print_result
 from graphcl.cli.table_options import takes_tables
 from graphcl.files.records import records, write_records
-from graphcl.runs.nodes import has_all
 from graphcl.tabular.options import TableOptions
 
 if TYPE_CHECKING:
@@ -69,7 +67,7 @@ def neighbors(
     dashed = any(one.startswith("-") for one in node)
     again = ("neighbors", *(["--"] if dashed else []), *node)
     asked = open_run(run, again, graph, tables, embeddings=embeddings)
-    kind = asked.type_of(asked.type_folder(node_type, partial(has_all, wanted=node)))
+    kind = asked.type_of(asked.type_folder(node_type, wanted=node))
     found = asked.neighbors(node, k, node_type=kind, on_note=say("neighbors"))
     nodes, columns, width = asked.nodes(kind), found.columns(), found.nearest.shape[1]
     if nodes.classes is not None:

@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphcl.arrays import Array
-from graphcl.errors import RunError, check_known
+from graphcl.errors import RunError, check_known, suggestion
 from graphcl.files.arrays import read_npz, write_npy
 from graphcl.files.atomic import whole_file
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import NODE, Key
 from graphcl.runs import files as runs
 from graphcl.runs import versions
-from graphcl.store.columns import Names
+from graphcl.store.columns import FEW_COMPARED, Ids, Names
 from graphcl.store.header import MASKS, edges_name, is_store, nodes_name, read_store
 
 if TYPE_CHECKING:  # reading a run needs no graph and no tables, and so none of their imports
@@ -226,6 +226,21 @@ def has_all(nodes: Nodes, wanted: Any) -> bool:
     """Returns whether some ids are among those of the nodes."""
     given = [wanted] if isinstance(wanted, str) or np.ndim(wanted) == 0 else wanted
     return set(map(str, given)) <= set(map(str, nodes.ids.tolist()))
+
+
+def describe_missing_id(types: Mapping[str, Nodes], wanted: Any) -> str:
+    """Says which of some ids no type has, and what may be meant; empty if each id is of a type."""
+    given = [wanted] if isinstance(wanted, str) or np.ndim(wanted) == 0 else wanted
+    found = {name: Ids(nodes.ids) for name, nodes in types.items()}
+    for one in map(str, given):
+        if any(ids.find([one])[0] >= 0 for ids in found.values()):
+            continue
+        for name, ids in found.items():
+            if meant := ids.respelled([one])[0]:
+                return f"no node has the id {one!r}; did you mean {meant!r}, a node of {name}?"
+        texts = [text for ids in found.values() for text in ids.texts(0, FEW_COMPARED)]
+        return f"no node of any type has the id {one!r}{suggestion(one, texts)}"
+    return ""
 
 
 def write_nodes(folder: Path, nodes: Nodes) -> None:

@@ -21,6 +21,8 @@ from graphcl.files.patched import overlay
 
 MOST_COMPARED = 100_000  # ids that are searched for a suggestion
 FEW_COMPARED = 4_096  # the same where many calls come, as in a service
+_WHOLE = re.compile(r"([0-9]+)(?:\.0+)?")
+_MOST_DIGITS = 20  # of ids that are looked for with zeros in front
 _BLOCK = 1 << 16  # ids that are looked at at a time
 _FEW = 8  # ids that are looked for one by one
 _SEARCHED = 1 << 20  # names that are compared at a time
@@ -177,14 +179,49 @@ class Ids:
         asked: Any = wanted if numbers else [_plain(one) for one in wanted]
         found = self.find(asked)
         if (found < 0).any():
-            first = str(asked[int(np.argmax(found < 0))])
-            texts = self.texts(0, FEW_COMPARED if self._kept else MOST_COMPARED)
-            bare = first.lstrip("0")
-            padded = [one for one in texts if one.lstrip("0") == bare] if bare.isdecimal() else []
-            hint = suggestion(first, padded or texts)
-            hint = hint or (f"; ids look like {texts[0]!r}" if texts else "")
-            raise error(f"{owner}: no node has the id {first!r}{hint}")
+            missing = [str(asked[place]) for place in np.flatnonzero(found < 0).tolist()]
+            raise error(f"{owner}: no node has the id {missing[0]!r}{self.hint(missing)}")
         return found
+
+    def hint(self, missing: Sequence[str]) -> str:
+        """Returns what may be meant by ids that no node has, as the end of a message."""
+        missing = missing[:FEW_COMPARED]
+        alike = [one for one in self.respelled(missing) if one]
+        if alike and (meant := self.respelled(missing[:1])[0]):
+            hint = f"; did you mean {meant!r}?"
+        else:
+            texts = self.texts(0, FEW_COMPARED if self._kept else MOST_COMPARED)
+            hint = suggestion(missing[0], texts)
+            hint = hint or (f"; ids look like {texts[0]!r}" if texts else "")
+        if len(alike) < 2:
+            return hint
+        widths = {len(one) for one in alike}
+        write = "write them alike"
+        if not any(one.startswith("0") and one != "0" for one in alike):
+            write = "write them without zeros in front"
+        elif len(widths) == 1:
+            write = f"write them with {widths.pop()} digits"
+        ids = f"{len(alike):,} of {len(missing):,} unknown ids differ from ids of nodes"
+        return f"{hint} {ids} by zeros alone: {write}"
+
+    def respelled(self, texts: Sequence[str]) -> list[str]:
+        """Returns for each text the id of a node that is the same whole number.
+
+        ``1805`` is ``001805``, or the other way round. The text is empty where no node has such an
+        id.
+        """
+        candidates, counts = list[str](), list[int]()
+        for text in texts:
+            ways = _spellings(text)
+            candidates += ways
+            counts.append(len(ways))
+        rows = self.find(candidates)
+        meant, start = list[str](), 0
+        for count in counts:
+            known = np.flatnonzero(rows[start : start + count] >= 0)
+            meant.append(candidates[start + int(known[0])] if len(known) else "")
+            start += count
+        return meant
 
     def chosen(
         self, nodes: Any, rows: Any, owner: str, error: type[Exception]
@@ -303,6 +340,15 @@ def entry_places(starts: Integers, lengths: Integers) -> Integers:
 def table_rows(table: Any, rows: Integers) -> Any:
     """Returns rows of names, or of any array, in the form that they have."""
     return table.take(rows) if isinstance(table, Names) else table[rows]
+
+
+def _spellings(text: str) -> list[str]:
+    """Returns the ways in which the whole number of an id may be written; none if it is a name."""
+    found = _WHOLE.fullmatch(text)
+    if found is None:
+        return []
+    digits = found[1].lstrip("0") or "0"
+    return [*(digits.zfill(width) for width in range(len(digits), _MOST_DIGITS + 1)), f"{digits}.0"]
 
 
 def whole_number(text: str) -> int | None:

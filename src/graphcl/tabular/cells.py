@@ -3,6 +3,9 @@
 In a format without types (CSV) every cell is text, and a column is what all of its cells can be
 read as. In a typed format the column's type decides.
 
+A column of texts is read alike from every format: texts from a CSV, from Parquet or from pandas
+hold the same numbers.
+
 Texts write numbers and dates in several ways: ``1.169,00`` or ``1,169.00``, ``20/03/2016`` or
 ``3/20/2016``. Which one it is, is said by an option, or guessed where all values of a column fit
 one way alone. It is kept in the preparation, so tables that a model reads later are read alike.
@@ -27,6 +30,8 @@ from graphcl.tabular.report import Problem, short
 from graphcl.tabular.sources import Source
 
 MARKS = (",", ".")  # that may stand before decimals; the other one then parts thousands
+PERCENT = "%"  # behind the mark if numbers have this sign: ``25.2%`` is the number 25.2
+PERCENT_MARKS = tuple(f"{mark}{PERCENT}" for mark in MARKS)
 NO_VALUE = ("", "na", "n/a", "nan", "null", "none", "<na>", "-", "?")
 # A pattern, because IN takes room for every word and column: hundreds of columns do not have it.
 _NONE = literal(f"(?i) *({'|'.join(map(re.escape, NO_VALUE))}) *")
@@ -38,6 +43,7 @@ _TYPES |= {DURATION: "INTERVAL", VECTOR: "FLOAT[]"}
 _CLOCK = "'[0-9]{1,6}:[0-5][0-9](:[0-5][0-9](\\.[0-9]+)?)?'"
 _UNITS = "'([0-9.]+ *(days?|hours?|minutes?|mins?|seconds?|secs?|weeks?) *)+'"
 DATES = tuple(f"%{a}{mark}%{b}{mark}%Y" for mark in "/-" for a, b in (("d", "m"), ("m", "d")))
+_COMMA = "comma"  # what else is counted of numbers
 _COLUMNS = 500  # that one query looks at
 _CODES = 10_000  # rows in which codes are looked for
 
@@ -53,8 +59,8 @@ def absent(source: Source, name: str) -> str:
 
 
 def is_text(source: Source, name: str) -> bool:
-    """Returns whether a column's values are read from texts: of a CSV, or by an option."""
-    return source.untyped or name in source.decimals
+    """Returns whether a column's values are read from texts."""
+    return source.untyped or is_written(source, name)
 
 
 def is_written(source: Source, name: str) -> bool:
@@ -67,11 +73,18 @@ def may_be_number(source: Source, name: str) -> bool:
     return is_text(source, name) or kind_of_type(source.columns[name]) == "number"
 
 
+def other_mark(mark: str) -> str:
+    """Returns the mark that parts thousands where `mark` stands before decimals."""
+    return MARKS[1 - MARKS.index(mark.removesuffix(PERCENT))]
+
+
 def marked(mark: str) -> str:
-    """Returns an SQL condition on ``{0}``: a number with this decimal mark."""
-    other = MARKS[1 - MARKS.index(mark)]
+    """Returns an SQL condition on ``{0}``: a number with this decimal mark, and perhaps ``%``."""
+    sign = " *%" if mark.endswith(PERCENT) else ""
+    mark = mark.removesuffix(PERCENT)
+    other = other_mark(mark)
     whole = f"([0-9]{{1,3}}([{other}][0-9]{{3}})+|[0-9]+)"
-    pattern = f"[+-]?({whole}([{mark}][0-9]*)?|[{mark}][0-9]+)([eE][+-]?[0-9]+)?"
+    pattern = f"[+-]?({whole}([{mark}][0-9]*)?|[{mark}][0-9]+)([eE][+-]?[0-9]+)?{sign}"
     return f"regexp_full_match({{0}}, {literal(pattern)})"
 
 
@@ -89,8 +102,10 @@ def plain(source: Source, name: str) -> str:
     if mark is None:
         return column
     fits = marked(mark).replace("{0}", f"trim({column})")
-    other = MARKS[1 - MARKS.index(mark)]
-    bare = f"replace(replace({column}, {literal(other)}, ''), {literal(mark)}, '.')"
+    point = mark.removesuffix(PERCENT)
+    bare = f"replace(replace({column}, {literal(other_mark(mark))}, ''), {literal(point)}, '.')"
+    if mark.endswith(PERCENT):
+        return f"CASE WHEN {fits} THEN rtrim(replace({bare}, '%', '')) ELSE {column} || '%' END"
     # A number that is written in the other way is none.
     return (
         f"CASE WHEN {fits} THEN {bare} WHEN TRY_CAST({column} AS DOUBLE) IS NULL THEN {column} END"
@@ -204,7 +219,9 @@ def find_forms(
         the columns that can be read in two ways, or not as the option says.
     """
     if kind == "decimal":
-        tests = {mark: marked(mark) for mark in ((said,) if said else MARKS)}
+        marks = (said, f"{said}{PERCENT}") if said else (*MARKS, *PERCENT_MARKS)
+        tests = {mark: marked(mark) for mark in marks}
+        tests[_COMMA] = "contains({0}, ',')"
         what, leave = "numbers with the decimal mark {!r}: read them", ""
         asked = (
             "{} has a comma before three digits, as all its values: a decimal comma, or thousands?"
@@ -216,29 +233,54 @@ def find_forms(
     forms, problems = dict[str, str](), dict[str, Problem]()
     shown = "contains({}::VARCHAR, ',')" if kind == "decimal" else "true"
     for name, there, counts in _counts(duck, source, names, tests):
-        fitting = [form for form in tests if there and counts[form] == there]
-        start, ways = f"{source.name}: column {name!r}", [option(kind, form) for form in fitting]
-        if len(fitting) == 1 and (said or not strict):
+        fitting = _fitting_forms(there, counts)
+        start = f"{source.name}: column {name!r}"
+        if len(fitting) == 1 and (said or not strict or fitting == [PERCENT_MARKS[1]]):
             forms[name] = fitting[0]
         elif len(fitting) == 1:
-            read = f"{start} holds {what.format(fitting[0])} with {ways[0]}"
+            form = _as_option(fitting[0])
+            read = f"{start} holds {what.format(form)} with {option(kind, form)}"
             left = leave.format(option("ignore", name))
-            problems[name] = Problem(read + left, (kind, fitting[0]))
+            problems[name] = Problem(read + left, (kind, form))
         elif fitting:
             cell = short(_first(duck, source, name, shown.format(quoted(name)))[1])
             say = f"{asked.format(cell)}{' S' if kind == 'decimal' else ' s'}ay it: "
-            problems[name] = Problem(f"{start}: {say}{' or '.join(ways)}")
+            ways = " or ".join(option(kind, _as_option(form)) for form in fitting)
+            problems[name] = Problem(f"{start}: {say}{ways}")
         elif kind == "decimal" and said and not source.decimals:
             problem = _other_mark(duck, source, name, said)
             problems |= {} if problem is None else {name: problem}
     return forms, problems
 
 
+def describe_form(form: str) -> str:
+    """Says how a column writes its numbers, or its dates, which have a format with ``%d``."""
+    if form in PERCENT_MARKS:
+        commas = " with decimal commas" if form[0] == "," else ""
+        return f"percentages{commas}: 25% is read as the number 25"
+    what = "numbers with the decimal mark" if form in MARKS else "dates written"
+    return f"{what} {form!r}"
+
+
+def _fitting_forms(there: int, counts: Mapping[str, int]) -> list[str]:
+    """Returns the forms in which all values of a column can be read."""
+    forms = [form for form, count in counts.items() if 0 < count == there and form != _COMMA]
+    if forms == list(PERCENT_MARKS) and not counts[_COMMA]:
+        return [PERCENT_MARKS[1]]  # 25%, and 1.234% as it would be read without the sign
+    return forms
+
+
+def _as_option(form: str) -> str:
+    """Returns what an option takes for a form: its mark alone, for percentages too."""
+    return form[0] if form in PERCENT_MARKS else form
+
+
 def find_odd_numbers(duck: Duck, source: Source, names: Sequence[str]) -> dict[str, str]:
     """Returns what is to be said of columns that are read as plain numbers, but may be no such.
 
     Whole numbers may be codes, ``00560``. Beside whole numbers below a thousand, ``1.020`` may be
-    a thousand and twenty. The first rows and columns are looked at.
+    a thousand and twenty; so may it where other columns have decimal commas. The first rows and
+    columns are looked at.
     """
     head = replace(source, relation=f"(FROM {source.relation} LIMIT {_CODES})")
     tests = {
@@ -246,19 +288,28 @@ def find_odd_numbers(duck: Duck, source: Source, names: Sequence[str]) -> dict[s
         "whole": "regexp_matches({0}, '^[0-9]+$')",
         "parted": r"regexp_matches({0}, '^[+-]?[1-9][0-9]{0,2}\.[0-9]{3}$')",
         "small": "regexp_matches({0}, '^[+-]?[0-9]{1,3}$')",
+        "integer": "regexp_matches({0}, '^[+-]?[0-9]+$')",
     }
+    commas = next((name for name, mark in source.decimals.items() if mark[0] == ","), None)
     found = {}
     for name, there, counts in _counts(duck, head, names[:_COLUMNS], tests):
-        parted = 0 < counts["parted"] < there == counts["parted"] + counts["small"]
-        if not parted and not (counts["code"] and counts["whole"] == there):
+        doubts = counts["parted"] > 0 and there == counts["parted"] + counts["integer"]
+        parted = doubts and 0 < counts["small"] == counts["integer"]
+        codes = counts["code"] > 0 and counts["whole"] == there
+        if not (codes or parted or (doubts and commas)):
             continue
-        odd = tests["parted" if parted else "code"].replace("{0}", f"trim({quoted(name)})")
+        odd = tests["code" if codes else "parted"].replace("{0}", f"trim({quoted(name)})")
         cell = _first(duck, head, name, odd)[1].strip()
-        said = f"{cell} is read as a number; if these are codes: {option('one_hot', name)}"
-        if parted:
-            point = f"{cell} is read as a number with a decimal point"
-            said = f"{point}; if it parts thousands: {option('decimal', ',')}"
-        found[name] = said
+        if codes:
+            found[name] = (
+                f"{cell} is read as a number; if these are codes: {option('one_hot', name)}"
+            )
+            continue
+        beside = "" if commas is None else f", although {commas!r} has decimal commas"
+        found[name] = (
+            f"{cell} is read as a number with a decimal point{beside}; if it parts thousands: "
+            f"{option('decimal', ',')}"
+        )
     return found
 
 

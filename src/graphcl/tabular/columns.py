@@ -34,6 +34,8 @@ SOURCES = ("source", "src", "from", "source_id", "from_id", "u", "node1", "node_
 TARGETS = ("target", "dst", "to", "target_id", "to_id", "v", "node2", "node_2", "end", "tail")
 IDS = ("node_id", "nodeid", "node", "key")
 _ENDINGS = ("_id", "_ids", "-id", " id", "_key")  # of a column that is named after what it names
+ROW_NUMBERS = ("row", "index", "rownum", "row_number", "row_no", "number", "no", "nr", "serial")
+ROW_NUMBERS += ("seq", "sequence", "unnamed: 0", "#")
 LABELS = ("label", "labels", "y", "class", "target")
 SPLITS = ("split", "fold", "set", "partition")
 PREDICTIONS = ("given", "predicted")
@@ -116,6 +118,11 @@ def rank(column: str, kind: str) -> int:
     return NAME if plain == "name" else OTHER
 
 
+def is_named_like_a_number(column: str) -> bool:
+    """Returns whether a column is named like an id, or like the number of a row."""
+    return rank(column, "") < OTHER or column.strip().lower() in ROW_NUMBERS
+
+
 def named_type(column: str, types: Iterable[str]) -> str:
     """Returns the type that a column is named after, or an empty text."""
     plain = singular(column)
@@ -192,8 +199,8 @@ class IdColumn:
             raise GraphError(f"{where}: row {row}, {named}: the id contains a NUL byte; remove it")
 
     def padding(self, duck: Duck) -> list[str]:
-        """Returns a line if ids of an untyped file begin or end with a space."""
-        if not self.source.untyped:
+        """Returns a line if ids begin or end with a space."""
+        if self.source.columns[self.name] != "VARCHAR":
             return []
         column = quoted(self.column)
         count = duck.count(f"{self.table} WHERE {column} <> trim({column})")

@@ -98,9 +98,9 @@ class Duck:
         file is read through a link in the session's folder. Whether a path is a pattern is decided
         elsewhere, in `graphcl.tabular.sources`.
         """
-        path = path.absolute()  # "~" and "file:" at the beginning have a meaning, too
         if _is_plain(str(path)):
             return literal(str(path))
+        path = path.absolute()
         if path not in self._links:
             link = Path(self._folder.name) / f"link_{len(self._links)}"
             link.symlink_to(path)
@@ -299,4 +299,5 @@ def _is_plain(path: str) -> bool:
         path.encode()
     except UnicodeEncodeError:  # a name that is not UTF-8
         return False
-    return not set("*?[\\") & set(path)
+    # ":" may stand behind a scheme, as in "file:", and "~" for a user's folder.
+    return not set("*?[\\:") & set(path) and not path.startswith("~")

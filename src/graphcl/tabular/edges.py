@@ -34,6 +34,7 @@ from graphcl.tabular.report import (
     short,
     unknown_advice,
 )
+from graphcl.tabular.respelling import Table, describe_respelled, find_respelled
 from graphcl.tabular.sources import Source
 from graphcl.tabular.times import TIME
 
@@ -302,6 +303,10 @@ class EdgeList:
         """Returns the type of an end and how it was found."""
         column, (total, missing) = self.columns[place], self._missing(found, place)
         complete = [name for name, count in missing.items() if count == 0]
+        called = table_columns.named_type(column, self.types)
+        if called and called not in complete and (alike := self._respelled(found, [place], called)):
+            self._wrong(f"column {column!r}: {alike}")
+            return "", "written otherwise"
         if len(complete) == 1:
             # Numbers from 1 on are everybody's ids: that another type has them all says little.
             meant = table_columns.named_type(
@@ -323,7 +328,7 @@ class EdgeList:
         )
         likely = named or (best if 2 * missing[best] < total else "")
         if not likely:
-            self._refuse_unknown(place, total - missing[best], total, best)
+            self._refuse_unknown(found, place, total - missing[best], total, best)
         return likely, f"most of {total:,} ids are {likely}'s"
 
     def _list_ids(self, found: FoundRelation, place: int) -> None:
@@ -382,6 +387,12 @@ class EdgeList:
             return
         (nodes,) = self.duck.row(f"SELECT count(DISTINCT id) FROM {names}")
         said = f"{counted(count, 'edge names', 'edges name')} {counted(nodes, 'unknown node')}"
+        if drop or self.options.unknown_edges == "add":
+            each = {
+                kind: [end for end in range(2) if found.types[end] == kind] for kind in self.types
+            }
+            alike = [self._respelled(found, places, kind) for kind, places in each.items()]
+            self.notes += [f"{self.source.name}: {one}" for one in alike if one]
         if drop and count < found.rows:
             self.notes.append(f"{said}: left out")
             self._drop(found, edges)
@@ -403,12 +414,37 @@ class EdgeList:
             if whole and found.value is None:
                 how = f"who has them all: {option('edges', self._file, of=self._pair(ends))}"
                 why = f"{why or unknown_advice()}; if they are {whole[0]}'s, {how}"
-        alike = nodes.same_numbers(value)  # then nodes that edges add would be second ones
+        start = f"{said}{of}, first {short(value)} in row {row + 1}"
+        ends = [end for end, kind in enumerate(found.types) if kind == found.types[place]]
+        if respelled := self._respelled(found, ends, found.types[place]):
+            self._wrong(f"{start}; {respelled}")  # nodes that edges add would be second ones
+            return
         self._wrong(
-            f"{said}{of}, first {short(value)} in row {row + 1}; {why or unknown_advice()}"
-            + (alike or nodes.guessed_ids()),
-            () if alike or self.options.unknown_edges == "drop" else ("unknown_edges", "add"),
+            f"{start}; {why or unknown_advice()}{nodes.guessed_ids()}",
+            () if self.options.unknown_edges == "drop" else ("unknown_edges", "add"),
         )
+
+    def _respelled(self, found: FoundRelation, ends: Iterable[int], kind: str) -> str:
+        """Returns what to say if ids at some ends are those of a type but for their zeros.
+
+        It is empty if they are not, or if most of those that the type lacks are others.
+        """
+        nodes, columns, alike, lacking = self.types[kind], [], None, 0
+        if nodes.source is None:
+            return ""
+        for place in ends:
+            self._list_ids(found, place)
+            missing = self._lacking(place, kind)
+            respelled = find_respelled(self.duck, missing, nodes.table)
+            if respelled is not None:
+                columns.append(self.columns[place])
+                lacking += self.duck.count(missing)
+                count = respelled.count + (0 if alike is None else alike.count)
+                alike = replace(alike or respelled, count=count)
+        if alike is None or 2 * alike.count < lacking:
+            return ""
+        listed = Table(self.given, self.source, "edges", self.text, columns)
+        return describe_respelled(alike, listed, nodes.as_given(kind))
 
     def _drop(self, found: FoundRelation, condition: str) -> None:
         """Leaves out edges where a condition holds; the others stay in their order."""
@@ -430,8 +466,14 @@ class EdgeList:
             said = counted(edges, "edge names a node that is", "edges name nodes that are")
             self.notes.append(f"{said} later than {self.options.until}: left out")
 
-    def _refuse_unknown(self, place: int, known: int, total: int, best: str) -> None:
+    def _refuse_unknown(
+        self, found: FoundRelation, place: int, known: int, total: int, best: str
+    ) -> None:
         column = self.columns[place]
+        for kind in self.types:
+            if alike := self._respelled(found, [place], kind):
+                self._wrong(f"column {column!r}: {alike}")
+                return
         new = (
             table_columns.singular(column)
             if table_columns.singular(column) not in self.types

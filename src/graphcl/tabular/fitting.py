@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from graphcl.errors import counted, demand, option, suggestion
 from graphcl.tabular import cells
-from graphcl.tabular.columns import refusal
+from graphcl.tabular.columns import is_named_like_a_number, refusal
 from graphcl.tabular.duck import Duck, quoted
 from graphcl.tabular.features import ColumnFeatures, Numbers
 from graphcl.tabular.kinds import DAY, FEW_MISSING, TRAINING, YEAR, NonNumericColumn
@@ -35,6 +35,7 @@ from graphcl.tabular.report import ColumnOutcome, Problem, Usual, listed, short
 from graphcl.tabular.sources import Source
 
 COPIED_COLUMNS = 200  # that a table of the session holds
+MANY_ROWS = 100  # so many numbers in a row that grow by 1 are no measurements
 FEW_STEPS = 100  # of float32, between a column's least and greatest number, say little
 KINDS = (("one_hot", CATEGORY), ("text", TEXT), ("date", DATE))  # what options say columns are
 _FILLED = (NUMBER, DATE, DURATION)  # kinds whose missing values become the training's mean
@@ -71,6 +72,7 @@ class _Columns:
         problems: what is wrong.
         notes: what was decided, filled in, left out, or new to the model.
         empty: columns without a value, which are left out.
+        useless: other columns that are left out, and why: constants and running numbers.
         filled: number of missing values that are filled in.
         missing: number of missing values, by column.
     """
@@ -82,6 +84,7 @@ class _Columns:
         self.problems: list[Problem] = []
         self.notes: list[str] = []
         self.empty: list[str] = []
+        self.useless: dict[str, str] = {}
         self.filled = 0
         self.missing: dict[str, int] = {}
 
@@ -94,7 +97,7 @@ class _Columns:
             )
             for one in columns
         }
-        others = {**roles, **dict.fromkeys(self.empty, "empty: left out")}
+        others = {**roles, **dict.fromkeys(self.empty, "empty: left out"), **self.useless}
         return [known.get(one) or ColumnOutcome(one, others.get(one, "left out")) for one in names]
 
     def _wrong(self, message: str, fix: tuple[str, str] | tuple[()] = ()) -> None:
@@ -182,6 +185,7 @@ class FitColumns(_Columns):
             self.problems += refused.values()
             names = [name for name in names if name not in refused]
         found = self._look(names, given)
+        self._leave_useless(found, given)
         columns = tuple(found[name] for name in names if name in found)
         self._refuse_missing()
         self.missing = {column.name: column.missing for column in columns}
@@ -201,10 +205,11 @@ class FitColumns(_Columns):
             one for one in names if one not in given and cells.may_be_number(self._source, one)
         ]
         self._numbers = self._read_numbers(plain, self._training)
-        if not self._options.decimal and self._source.untyped:
-            # Few columns are not plain numbers, and only they are looked at.
+        if not self._options.decimal:
+            # Few columns of texts are not plain numbers, and only they are looked at.
             wrong = self._numbers.facts.wrong
-            if self._find("decimal", [one for one in plain if wrong[self._numbers.place(one)]]):
+            written = [one for one in plain if one in texts and wrong[self._numbers.place(one)]]
+            if self._find("decimal", written):
                 self._numbers = self._read_numbers(plain, self._training)
         columns, typos = self._look_at_numbers(plain)
         whole = [name for name in columns if name in texts and not self._source.decimals.get(name)]
@@ -290,9 +295,8 @@ class FitColumns(_Columns):
         )
         self.problems += wrong.values()
         self._refused |= wrong.keys()
-        what = "dates written" if kind == "date_format" else "numbers with the decimal mark"
         for name, form in forms.items():
-            line = f"{self._source.name}: column {name!r}: {what} {form!r}"
+            line = f"{self._source.name}: column {name!r}: {cells.describe_form(form)}"
             self.notes.append(Usual(line) if said else line)
         attribute = "dates" if kind == "date_format" else "decimals"
         known: dict[str, Any] = {attribute: {**getattr(self._source, attribute), **forms}}
@@ -336,6 +340,57 @@ class FitColumns(_Columns):
             self._zeros += missing
         fill = 0.0 if self._options.missing == "zero" else column.fill
         return {name: replace(column, fill=fill, date_format=self._source.dates.get(name, ""))}
+
+    # What is left out
+
+    def _leave_useless(self, columns: dict[str, Column], given: Mapping[str, str]) -> None:
+        """Leaves out constants and running numbers, but for those that the caller has named.
+
+        Where nothing else would remain, constants stay: a graph needs features.
+        """
+        running = [
+            one.name
+            for one in columns.values()
+            if one.kind == NUMBER and one.name not in given and self._is_running(one)
+        ]
+        for name in running:
+            column = columns.pop(name)
+            self.useless[name] = "an id: left out"
+            what = f"a running number, {column.low:.0f} to {column.high:.0f}"
+            if column.high - column.low + 1 != self._numbers.facts.rows:
+                what = "another whole number in every row, and named like an id"
+            self.notes.append(f"{self._source.name}: column {name!r} is {what}: left out")
+        constants = [one for one in columns.values() if one.name not in given and _is_constant(one)]
+        if len(constants) == len(columns):
+            return
+        for column in constants:
+            del columns[column.name]
+            self.useless[column.name] = "the same in every row: left out"
+        self._say_of([one.name for one in constants], "the same value in every row: {}: left out")
+
+    def _is_running(self, column: Column) -> bool:
+        """Returns whether a column numbers the rows.
+
+        Whole numbers of which each is there once do, if they are named like ids or numbers of
+        rows; of many rows, also those that grow by 1 from row to row, whatever their name.
+        """
+        rows, facts = self._numbers.facts.rows, self._numbers.facts
+        place = self._numbers.place(column.name)
+        absent, span = int(facts.absent[place]), column.high - column.low
+        if absent or rows < 2 or span + 1 < rows or column.low % 1 or column.high % 1:
+            return False
+        named = is_named_like_a_number(column.name)
+        if not named and (rows < MANY_ROWS or span + 1 != rows):
+            return False
+        value = cells.number(self._source, column.name)
+        distinct, whole, steps = self._duck.row(
+            "SELECT count(DISTINCT value), bool_and(value = floor(value)), bool_and(coalesce(value "
+            "- before = 1, true)) FROM (SELECT value, lag(value) OVER (ORDER BY place) AS before "
+            f"FROM (SELECT {value} AS value, row_number() OVER () AS place "
+            f"FROM {self._source.relation}))",
+            where=self._source.name,
+        )
+        return bool(distinct == rows and whole and (named or steps))
 
     # What is wrong, and what was done about it
 
@@ -393,6 +448,14 @@ class FitColumns(_Columns):
         if self._zeros:
             self.notes.append(f"nodes: {counted(self._zeros, 'missing value')} encoded as zeros")
         self._say_of(self.empty, "no values: {}: left out")
+
+
+def _is_constant(column: Column) -> bool:
+    """Returns whether a column has one value in all rows; a hole that is not filled is another."""
+    if column.kind == CATEGORY:
+        return len(column.categories) == 1 and not column.missing
+    filled = not column.missing or column.fill == column.low
+    return column.kind == NUMBER and column.low == column.high and filled
 
 
 class ApplyColumns(_Columns):
@@ -474,8 +537,9 @@ class ApplyColumns(_Columns):
     def _refuse_cell(self, column: Column, sql: str, what: str) -> None:
         """Refuses the first cell that SQL cannot read, and says how such cells were written."""
         row, cell = self._others[column.name].first(f"{sql} IS NULL")
-        mark = "1,5" if column.decimal == "," else "1.5"
-        forms = {NUMBER: f"numbers were written {mark}"}
+        example = "1,5" if column.decimal.startswith(",") else "1.5"
+        sign = cells.PERCENT if column.decimal.endswith(cells.PERCENT) else ""
+        forms = {NUMBER: f"numbers were written {example}{sign}"}
         forms[DATE] = f"dates were written {column.date_format or '2016-03-20'}"
         written = f"; in training {forms[column.kind]}" if column.kind in forms else ""
         self._wrong(f"row {row}, column {column.name!r}: {short(cell)} {what}{written}")

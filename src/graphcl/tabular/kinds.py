@@ -444,8 +444,9 @@ def _number(column: Column, place: int, value: Any) -> float:
     if isinstance(value, str):
         cell = plain = value.strip().lower()
         if column.decimal:
-            other = cells.MARKS[1 - cells.MARKS.index(column.decimal)]
-            plain = cell.replace(other, "").replace(column.decimal, ".")
+            plain = cell.removesuffix(cells.PERCENT).rstrip()
+            plain = plain.replace(cells.other_mark(column.decimal), "")
+            plain = plain.replace(column.decimal[0], ".")
         with suppress(ValueError):
             value = _TEXTS[cell] if cell in _TEXTS else float(plain.replace("_", "?"))
     number = math.nan if value is None else value

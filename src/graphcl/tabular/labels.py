@@ -14,7 +14,7 @@ from graphcl.graphs.validation import (
     is_number,
     spelled_alike,
 )
-from graphcl.tabular.cells import NO_VALUE, absent, is_text, plain
+from graphcl.tabular.cells import NO_VALUE, absent, plain
 from graphcl.tabular.duck import Duck, literal, quoted
 from graphcl.tabular.report import listed, short
 from graphcl.tabular.sources import Source
@@ -38,7 +38,7 @@ def read_number(duck: Duck, source: Source, name: str, kind: str) -> npt.NDArray
     Raises:
         GraphError: it is to be a number, and a cell is none.
     """
-    text_only = source.columns[name] == "VARCHAR" and not is_text(source, name)
+    text_only = source.columns[name] == "VARCHAR" and not (source.untyped or source.decimals)
     if kind == "classes" or (kind == "auto" and text_only):
         return None
     cell, none = f"TRY_CAST(({plain(source, name)})::VARCHAR AS DOUBLE)", absent(source, name)

@@ -20,7 +20,7 @@ from graphcl.tabular import columns as table_columns
 from graphcl.tabular import labels as table_labels
 from graphcl.tabular.beside import TagTable, VectorFeatures, load_ids, place_vectors
 from graphcl.tabular.cells import with_mark
-from graphcl.tabular.duck import Duck, is_query, literal, quoted
+from graphcl.tabular.duck import Duck, is_query, quoted
 from graphcl.tabular.features import (
     FeaturePart,
     InMemory,
@@ -42,6 +42,7 @@ from graphcl.tabular.report import (
     collect,
     listed,
 )
+from graphcl.tabular.respelling import Table
 from graphcl.tabular.sources import Source, open_source
 from graphcl.tabular.times import LABELLED, TIME
 
@@ -365,24 +366,10 @@ class NumberedNodes:
         more = f"; another column is given by {option('id_column')}: {others}" if others else ""
         return f"; the ids are those in {name!r} ({how}){more}"
 
-    def same_numbers(self, unknown: str) -> str:
-        """Returns a hint if the node table has the same number, written in another way."""
-        written = self.duck.rows(
-            "SELECT key::VARCHAR FROM nodes WHERE TRY_CAST(key::VARCHAR AS DOUBLE) = "
-            f"TRY_CAST({literal(unknown)} AS DOUBLE) LIMIT 1"
-        )
-        if not written or self.source is None:
-            return ""
-        said = f"; its ids are written {written[0][0]!r} there and {unknown!r} here"
-        digits, given = unknown.removeprefix("-"), self.options.nodes
-        readable = isinstance(given, str) and not is_query(given)
-        if not digits.isdecimal() or str(int(digits)) != digits or not readable:
-            return said  # to read the node table in another way would not help
-        own = quoted(self.identity[0])
-        query = f"SELECT * REPLACE (CAST(CAST({own} AS DOUBLE) AS BIGINT) AS {own}) FROM '{given}'"
-        plain = not set(query) & set("$`\\!")  # then a shell takes it between double quotes
-        typed = '"' + query.replace('"', '\\"') + '"' if plain else ""
-        return f"{said}: with whole numbers, read it as {option('nodes', query, written=typed)}"
+    def as_given(self, kind: str) -> Table:
+        """Returns the table of these nodes, which are of the type `kind`, as the user gives it."""
+        source = cast("Source", self.source)
+        return Table(self.options.nodes, source, "nodes", kind, [self.identity[0]])
 
     # Features
 

@@ -64,7 +64,8 @@ class Column:
         clock: of a date: whether the hour of the day is a feature; of an age: whether it is counted
             in days, as that of a date.
         missing: missing values in the table that this was fitted to.
-        decimal: of a number that texts write with marks: the one before its decimals.
+        decimal: of a number that texts write with marks: the one before its decimals, and ``%`` if
+            numbers have this sign.
         date_format: of a date: its format, if it is not the usual one.
     """
 
@@ -83,13 +84,15 @@ class Column:
 
     def describe(self) -> str:
         """Says in a few words what becomes of the column."""
-        mark = f", with the decimal mark {self.decimal!r}" if self.decimal else ""
+        mark = f", with the decimal mark {self.decimal[0]!r}" if self.decimal else ""
+        if self.decimal.endswith("%"):
+            mark = ", a percentage"
         form = f" ({self.date_format})" if self.date_format else ""
         parts = "year, week and day" if self.clock else "year and week"
         width = len(self.features)
         return {
             NUMBER: f"a number{mark}",
-            CATEGORY: f"a category: {width} values, one feature each",
+            CATEGORY: f"a category: {counted(width, 'value')}, one feature each",
             DATE: f"a date{form}: years since the first, and its place in the {parts}",
             DURATION: "a duration, in days",
             AGE: f"the time since then: the logarithm of {'days' if self.clock else 'it'}",
@@ -211,7 +214,7 @@ def _column(given: Mapping[str, Any]) -> Column:
         and all(type(one) in (int, float) and math.isfinite(one) for one in numbers)
         and type(column.clock) is bool
         and column.kind in KINDS
-        and column.decimal in ("", ",", ".")
+        and column.decimal in ("", ",", ".", ",%", ".%")
         and count == expected.get(column.kind, count) > 0,
         f"column {column.name!r}",
         ValueError,

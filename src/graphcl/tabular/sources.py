@@ -227,13 +227,25 @@ def _of_pandas(table: Any) -> Any:
 
     named = any(name is not None for name in getattr(table.index, "names", ()))
     frame = (table.reset_index() if named else table).rename(columns=str)
-    return pyarrow.Table.from_pandas(frame, preserve_index=False)
+    try:
+        return pyarrow.Table.from_pandas(frame, preserve_index=False)
+    except (pyarrow.ArrowException, OverflowError):
+        # Numbers and texts in one column, or numbers of more than 64 bits: texts, as in a file.
+        for place, kind in enumerate(frame.dtypes):
+            if kind.kind == "O":
+                frame.isetitem(place, frame.iloc[:, place].map(str, na_action="ignore"))
+        return pyarrow.Table.from_pandas(frame, preserve_index=False)
 
 
 def _plain(column: Any) -> Any:
-    """Returns a column of Arrow as DuckDB takes it; without a value it has no type."""
+    """Returns a column of Arrow as DuckDB takes it; without a value it has no type.
+
+    Categories, as of pandas, are what they are called: texts, which may be numbers, or numbers.
+    """
     import pyarrow
 
+    if pyarrow.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
     if 0 < column.null_count == len(column):
         return pyarrow.nulls(len(column))
     if pyarrow.types.is_duration(column.type):

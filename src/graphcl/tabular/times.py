@@ -124,7 +124,7 @@ class Times:
         """
         (duck, source), sql = self._tables[key], cells.number(self._tables[key][1], name)
         numbers = cells.kind_of_type(source.columns[name]) == "number"
-        if source.untyped:
+        if cells.is_text(source, name):
             there = f"NOT {cells.absent(source, name)}"
             numbers = self._row(key, f"bool_and({sql} IS NOT NULL)", there)[0]
         if not numbers:

@@ -16,7 +16,6 @@ from graphcl.errors import (
     demand,
     is_command,
     option,
-    suggestion,
 )
 from graphcl.files.patched import overlay
 from graphcl.graphs.changing import (
@@ -127,26 +126,36 @@ class _Growing:
 
     def refuse_unknown(self, unknown: Array, table: str) -> None:
         """Raises an error that names the first of some ids which no node has."""
-        first = str(unknown[0])
-        ids = counted(len(unknown), "id is", "ids are")
-        near = suggestion(first, self.ids.texts(0, 1000))
-        raise GraphError(f"{table}: {ids} not in the graph, first {first!r}{near}")
+        missing = [str(one) for one in unknown.tolist()]
+        ids = counted(len(missing), "id is", "ids are")
+        hint = self.ids.hint(missing)
+        raise GraphError(f"{table}: {ids} not in the graph, first {missing[0]!r}{hint}")
 
     def notes(self) -> list[str]:
-        """Returns what to say of new ids that look like a number which a node has: 1.0 and 007."""
-        if not self.ids.numbers or self.added.dtype.kind in "iu":
+        """Returns what to say of new ids that are written otherwise than known ones: 1.0 and 007.
+
+        Raises:
+            GraphError: all new ids are, so they are not meant to be new.
+        """
+        if self.ids.numbers and self.added.dtype.kind in "iu":
             return []
-        texts = map(str, self.added.tolist())
-        meant = {text: number for text in texts if (number := _number(text)) is not None}
-        rows = self.ids.find(np.array(list(meant.values()), np.int64))
-        like = [pair for pair, row in zip(meant.items(), rows.tolist(), strict=True) if row >= 0]
+        new = [str(one) for one in self.added.tolist()]
+        pairs = zip(new, self.ids.respelled(new), strict=True)
+        like = [(one, known) for one, known in pairs if known]
         if not like:
             return []
+        first, known = like[0]
+        shown = f"first {first!r} like {known!r}"
+        if len(like) == len(new):
+            ids = counted(len(new), "id differs", "ids differ")
+            raise GraphError(
+                f"{self.new.table}: {ids} from ids of the graph by zeros alone, {shown}; write "
+                "them as the graph has them"
+            )
         ids = counted(len(like), "new id looks", "new ids look")
-        first, number = like[0]
         return [
-            f"nodes: {ids} like one that the graph has, first {first!r} like {number}: ids are "
-            "taken as they are written, and these are new nodes"
+            f"nodes: {ids} like one that the graph has, {shown}: ids are taken as they are "
+            "written, and these are new nodes"
         ]
 
     def _grown_ids(self, kept: Integers) -> Any:
@@ -524,12 +533,3 @@ def _masks(growing: _Growing, places: Integers) -> dict[str, Any]:
             mask[growing.stated] = given
         found[name] = mask[places]
     return found
-
-
-def _number(text: str) -> int | None:
-    """Returns the whole number that a text stands for, or None."""
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return int(value) if value.is_integer() and abs(value) < 2**53 else None
