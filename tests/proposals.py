@@ -167,11 +167,18 @@ ROWS = [
         {"e.csv": 'source,target,w\na,b,"1,5"\nb,c,2'},
     ),
     Row(
-        "with whole numbers, read it as",
+        "from ids of nodes by zeros alone",
         CHECK,
         {"n.csv": "id,v\n1.0,1\n2.0,1", "edges.csv": "source,target\n1,2"},
-        take="read it as .*",
+        take="--nodes .*",
         drop="--nodes n.csv",
+    ),
+    Row(
+        "with a query in place of the list",
+        CHECK,
+        {"n.csv": "id,v\n001,1\n002,1", "edges.csv": "source,target\n1,2"},
+        take='"SELECT.*',
+        drop="edges.csv",
     ),
     Row(
         "say how its dates",

@@ -48,19 +48,24 @@ def test_the_commands_take_a_store(tmp_path, monkeypatch, capsys):
 def test_tables_are_read_and_nothing_is_written(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("e.csv").write_text("source,target\n1,2\n2,1\n")
-    Path("n.csv").write_text("id,age,town,topic\n1,3,a,x\n2,4,a,y\n")
+    Path("n.csv").write_text("id,age,town,land,topic\n1,3,a,b,x\n2,4,,b,y\n")
     arguments = ["check", "e.csv", "--nodes", "n.csv", "--label", "topic"]
     assert run(arguments) == 0
     answer = capsys.readouterr()
     assert answer.out == "e.csv: 2 nodes, 1 edge, 2 features, 2 classes\n"
-    for line in ("  age    a number", "  town   a category: 1 values", "  topic  a label"):
+    for line in (
+        "  age    a number",
+        "  town   a category: 1 value, one feature each",
+        "  land   the same in every row: left out",
+        "  topic  a label",
+    ):
         assert line in answer.err
     assert run([*arguments, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["found"]
-    assert [fate["column"] for fate in found["fates"]] == ["id", "age", "town", "topic"]
+    assert [fate["column"] for fate in found["fates"]] == ["id", "age", "town", "land", "topic"]
     assert run(["check", "e.csv", "--nodes", "n.csv", "--strict"]) == 2
     problems = capsys.readouterr().err
-    assert "graphcl: 2 problems:" in problems
+    assert "graphcl: 3 problems:" in problems
     assert problems.splitlines()[-1].startswith("try: graphcl check e.csv --nodes n.csv --strict ")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["e.csv", "n.csv"]
 

@@ -218,7 +218,8 @@ def test_neighbours_groups_and_reports_are_of_one_type(trained, capsys):
     assert run(["neighbors", "run", "7", "--type", "paper", "-k", "2"]) == 0
     capsys.readouterr()
     assert "no node has the id 'a7'" in fails(capsys, "neighbors", "run", "a7", "--type", "paper")
-    assert "name one: --type author" in fails(capsys, "neighbors", "run", "nobody")
+    assert "(author, paper) has the id 'nobody'" in fails(capsys, "neighbors", "run", "nobody")
+    assert "did you mean '7', a node of paper?" in fails(capsys, "neighbors", "run", "007")
     assert run(["cluster", "run", "--type", "author", "--count", "2"]) == 0
     capsys.readouterr()
     assert "name one: --type author" in fails(capsys, "cluster", "run")

@@ -81,6 +81,28 @@ def test_ids_are_found_by_their_text_and_the_first_of_equals_counts(count):
         Ids(ids).rows(["Zoe"] * count, "x", RunError)
 
 
+@pytest.mark.parametrize(
+    ("ids", "asked", "hint"),
+    [
+        (["000133", "x"], ["133"], "; did you mean '000133'?"),
+        (
+            ["001", "002"],
+            [2, 1],
+            "; did you mean '002'? 2 of 2 .* zeros alone: write them with 3",
+        ),
+        ([7, 8], ["007", "008", "y"], "; did you mean '7'? 2 of 3 .*: write them without zeros"),
+        ([7, 8], ["8.0"], "; did you mean '8'?"),
+        (["7.0", "x"], [7], "; did you mean '7.0'?"),
+        (["0", "00"], ["000"], "; did you mean '0'?"),
+    ],
+)
+@pytest.mark.parametrize("kept", [False, True])
+def test_ids_that_differ_by_zeros_are_proposed(ids, asked, hint, kept):
+    known = Ids(np.array(ids, dtype=None if isinstance(ids[0], int) else object), kept=kept)
+    with pytest.raises(RunError, match=hint.replace("?", r"\?")):
+        known.rows(asked, "x", RunError)
+
+
 @pytest.mark.parametrize("asked", [1, 9])
 def test_names_are_found_in_their_bytes_or_block_by_block(monkeypatch, asked):
     monkeypatch.setattr("graphcl.store.columns._BLOCK", 2)

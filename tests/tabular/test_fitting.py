@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas
+import polars
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -199,3 +200,143 @@ def test_numbers_that_lie_too_close_together_for_float32_are_said():
     _, report = load_tables("e.csv", TableOptions(nodes="n.csv"))
     said = "'at': numbers from 1700000001 to 1700000050 are rounded to multiples of 128"
     assert [said in note for note in report.notes if "rounded" in note] == [True]
+
+
+COLUMNS = {
+    "age": ["31", "45", "", "52", "38", "29"],
+    "share": ["25.2%", "3%", "0.5 %", "12%", "", "99.9%"],
+    "price": ["1,5", "2,25", "3,75", "0,5", "1,0", "8,5"],
+    "rate": ["1,5%", "2,25%", "3,75%", "0,5%", "1,0%", "8,5%"],
+    "paid": ["1.234,50", "2.345,00", "99,5", "1,0", "2,0", "3,0"],
+    "vip": ["true", "False", "TRUE", "false", "true", "false"],
+    "plan": ["a", "b", "NA", "a", "b", "a"],
+    "day": ["2020-01-05", "2020-02-05", "2020-03-05", "2021-01-05", "2020-01-09", "2020-07-05"],
+}
+
+
+def in_memory(kind):
+    """Returns the columns as a table in memory, as a reader of a kind might have them."""
+    columns = {name: [cell or None for cell in cells] for name, cells in COLUMNS.items()}
+    frame = pandas.DataFrame({"id": range(6), **columns})
+    if kind == "object":
+        return frame.astype(dict.fromkeys(COLUMNS, object))
+    if kind == "mixed":  # numbers and texts in one column
+        mixed = {name: frame[name].astype(object) for name in ("age", "price")}
+        mixed["age"] = mixed["age"].map(float, na_action="ignore").replace(45.0, "45")
+        return frame.assign(**mixed)
+    if kind == "sparse":
+        vip = pandas.arrays.SparseArray([True, False, True, False, True, False])
+        return frame.assign(vip=vip)
+    if kind == "nullable":
+        return frame.assign(age=pandas.array([31, 45, None, 52, 38, 29], "Int64"))
+    if kind in ("string", "category", "string[pyarrow]"):
+        return frame.astype(dict.fromkeys(COLUMNS, kind))
+    if kind == "arrow":
+        return pyarrow.table({"id": range(6), **columns})
+    return polars.DataFrame({"id": range(6), **columns}).with_columns(
+        polars.col("plan", "age").cast(polars.Categorical)
+    )
+
+
+@pytest.fixture
+def from_csv():
+    write("e.csv", "source,target\n0,1\n")
+    pandas.DataFrame({"id": range(6), **COLUMNS}).to_csv("n.csv", index=False)
+    return load_tables("e.csv", TableOptions(nodes="n.csv"))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "object",
+        "mixed",
+        "sparse",
+        "nullable",
+        "string",
+        "string[pyarrow]",
+        "category",
+        "arrow",
+        "polars",
+    ],
+)
+def test_texts_in_memory_become_the_features_of_a_csv(from_csv, kind):
+    graph, report = load_tables("e.csv", TableOptions(nodes=in_memory(kind)))
+    assert graph.preparation.features == from_csv[0].preparation.features
+    assert np.array_equal(graph.x, from_csv[0].x)
+    said = [note.partition("column ")[2] for note in report.notes if "column " in note]
+    assert said == [line.partition("column ")[2] for line in from_csv[1].notes if "column " in line]
+
+
+def test_percentages_are_numbers_and_that_is_said(from_csv):
+    graph, report = from_csv
+    names = list(graph.preparation.features)
+    assert np.allclose(graph.x[:2, names.index("share")], [25.2, 3])
+    assert np.allclose(graph.x[:2, names.index("rate")], [1.5, 2.25])
+    assert np.allclose(graph.x[:2, names.index("paid")], [1234.5, 2345])
+    said = "n.csv: column 'share': percentages: 25% is read as the number 25"
+    assert said in report.notes
+    assert ("share", "a number, a percentage") in [(one[0], one[1]) for one in report.fates]
+    row = {**{name: cells[0] for name, cells in COLUMNS.items()}, "share": "50.5 %"}
+    found = prepare_rows([row], graph.preparation, graph.num_features)
+    assert np.isclose(found[0, names.index("share")], 50.5)
+    again = read_tables("e.csv", nodes=in_memory("object"), preparation=graph.preparation)
+    assert np.array_equal(again.x, graph.x)
+
+
+@pytest.mark.parametrize("decimal", [None, ","])
+def test_points_beside_decimal_commas_are_a_doubt_that_is_said(decimal):
+    write("e.csv", "source,target\n1,2\n")
+    write("n.csv", "id;price;sales\n1;1,5;1.234\n2;2,5;2.100\n3;3,5;1200\n")
+    graph, report = load_tables("e.csv", TableOptions(nodes="n.csv", decimal=decimal))
+    said = [note for note in report.notes if "'sales'" in note and "thousands" in note]
+    if decimal:
+        assert graph.x[:, 1].tolist() == [1234, 2100, 1200]
+        assert not said
+        return
+    assert np.allclose(graph.x[:, 1], [1.234, 2.1, 1200])
+    assert said == [
+        "n.csv: column 'sales': 1.234 is read as a number with a decimal point, although 'price' "
+        "has decimal commas; if it parts thousands: decimal=','"
+    ]
+
+
+def test_running_numbers_and_constants_are_left_out_and_said():
+    nodes = {"key": [f"k{one}" for one in range(120)], "x": np.arange(120) % 7}
+    nodes |= {"huge": [str(10**30 + one) for one in range(120)]}  # equal as float64
+    nodes |= {"customer_no": np.arange(120) * 3, "belegnr": np.arange(1001, 1121)}
+    nodes |= {"one_id": np.arange(120)[::-1], "country": ["DE"] * 120, "level": [2.5] * 120}
+    nodes |= {
+        "year": 1900 + np.arange(120) % 60,
+        "row": np.arange(120),
+        "steps": np.arange(120)[::-1],
+    }
+    edges = {"source": nodes["key"][:-1], "target": nodes["key"][1:]}
+    graph, report = load_tables(edges, TableOptions(nodes=nodes))
+    assert list(graph.preparation.features) == ["x", "huge", "customer_no", "year", "steps"]
+    said = "\n".join(report.notes)
+    assert "column 'belegnr' is a running number, 1001 to 1120: left out" in said
+    assert "column 'row' is a running number, 0 to 119: left out" in said
+    assert "the same value in every row: 'country', 'level': left out" in said
+    fates = {one.column: one.became for one in report.fates}
+    assert fates["belegnr"] == fates["one_id"] == "an id: left out"
+    assert fates["country"] == "the same in every row: left out"
+    asked = load_tables(edges, TableOptions(nodes=nodes, one_hot=("country",)))[0]
+    assert "country=DE" in asked.preparation.features
+
+
+def test_a_constant_stays_where_there_is_nothing_else():
+    write("e.csv", "source,target\n1,2\n")
+    write("n.csv", "id,one,town\n1,1,a\n2,1,a\n")
+    assert read_tables("e.csv", nodes="n.csv").x.tolist() == [[1, 1], [1, 1]]
+
+
+def test_a_running_number_of_edges_is_no_feature():
+    write("a.csv", "id,x\n" + "".join(f"a{one},{one % 3}\n" for one in range(9)))
+    rows = "".join(f"a{one},a{one + 1},{100 + one},{one % 4},7\n" for one in range(8))
+    write("e.csv", "from,to,order_id,amount,const\n" + rows)
+    graph, report = load_tables(None, TableOptions(nodes={"a": "a.csv"}, edges={"bought": "e.csv"}))
+    (relation,) = graph.relations.values()
+    assert list(relation.preparation.features) == ["amount"]
+    assert any(
+        "column 'order_id' is a running number, 100 to 107: left out" in n for n in report.lines
+    )

@@ -287,6 +287,19 @@ def test_ids_that_look_like_known_numbers_are_said():
     assert not any("look" in line for line in found.notes)
 
 
+def test_new_ids_that_all_differ_by_zeros_alone_are_refused():
+    edges = pyarrow.table({"source": ["001", "002"], "target": ["002", "003"]})
+    graph = read_tables(edges, nodes_of(["001", "002", "003"]))
+    how = TableOptions(preparation=graph.preparation)
+    for ids in ([1, 2], ["1", "2"]):
+        with pytest.raises(GraphError, match="2 ids differ from ids of the graph by zeros alone"):
+            grow(graph, replace(how, nodes=nodes_of(ids)))
+    new = edges_of([("1", "2"), ("3", "4")])
+    hint = r"did you mean '001'\? 3 of 4 .*: write them with 3 digits"
+    with pytest.raises(GraphError, match=hint):
+        grow(graph, how, edges=new)
+
+
 def test_columns_that_the_model_does_not_know_are_said(old):
     new = nodes_of(["z"], kind=["x"], part=["train"], colour=["red"], size=[3])
     found = grow(old, options(old, nodes=new))

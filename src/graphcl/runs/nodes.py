@@ -239,7 +239,8 @@ def describe_missing_id(types: Mapping[str, Nodes], wanted: Any) -> str:
             if meant := ids.respelled([one])[0]:
                 return f"no node has the id {one!r}; did you mean {meant!r}, a node of {name}?"
         texts = [text for ids in found.values() for text in ids.texts(0, FEW_COMPARED)]
-        return f"no node of any type has the id {one!r}{suggestion(one, texts)}"
+        listed = ", ".join(types)
+        return f"no node of any type ({listed}) has the id {one!r}{suggestion(one, texts)}"
     return ""
 
 

@@ -224,7 +224,8 @@ def find_forms(
         tests[_COMMA] = "contains({0}, ',')"
         what, leave = "numbers with the decimal mark {!r}: read them", ""
         asked = (
-            "{} has a comma before three digits, as all its values: a decimal comma, or thousands?"
+            "{} has a comma before three digits, as all its values with a comma: a decimal comma, "
+            "or thousands?"
         )
     else:
         tests = {one: f"{moment('{0}', one)} IS NOT NULL" for one in ((said,) if said else DATES)}

@@ -221,7 +221,8 @@ class IdColumn:
         demand(
             given in TEXTS,
             f"{self.source.name}: column {self.name!r} is {given}; ids are integers or strings: "
-            f'cast it in a query: SELECT CAST("{self.name}" AS BIGINT), …',
+            f'cast it in a query: SELECT CAST("{self.name}" AS BIGINT), …; or in pandas: '
+            f"table[{self.name!r}].astype('Int64')",
         )
         whole = (
             f"regexp_full_match({column}, {_DECIMAL}) AND TRY_CAST({column} AS BIGINT) IS NOT NULL"

@@ -35,6 +35,7 @@ from graphcl.tabular.report import ColumnOutcome, Problem, Usual, listed, short
 from graphcl.tabular.sources import Source
 
 COPIED_COLUMNS = 200  # that a table of the session holds
+EXACT = 2.0**53  # whole numbers up to it are exact in float64
 MANY_ROWS = 100  # so many numbers in a row that grow by 1 are no measurements
 FEW_STEPS = 100  # of float32, between a column's least and greatest number, say little
 KINDS = (("one_hot", CATEGORY), ("text", TEXT), ("date", DATE))  # what options say columns are
@@ -275,7 +276,8 @@ class FitColumns(_Columns):
     def _note_close(self, column: Column) -> None:
         """Says that numbers far from 0 lie so close together that a feature is hardly varied."""
         low, high = column.low, column.high
-        step = float(np.spacing(np.float32(max(-low, high))))
+        with np.errstate(over="ignore"):  # the largest float32 has no next one
+            step = float(np.spacing(np.float32(max(-low, high))))
         if 0 < high - low < FEW_STEPS * step:
             self.notes.append(
                 f"{self._source.name}: column {column.name!r}: numbers from {low:.17g} to "
@@ -366,7 +368,8 @@ class FitColumns(_Columns):
         for column in constants:
             del columns[column.name]
             self.useless[column.name] = "the same in every row: left out"
-        self._say_of([one.name for one in constants], "the same value in every row: {}: left out")
+        left = [name for name in self._source.columns if name in {one.name for one in constants}]
+        self._say_of(left, "the same value in every row: {}: left out")
 
     def _is_running(self, column: Column) -> bool:
         """Returns whether a column numbers the rows.
@@ -455,7 +458,8 @@ def _is_constant(column: Column) -> bool:
     if column.kind == CATEGORY:
         return len(column.categories) == 1 and not column.missing
     filled = not column.missing or column.fill == column.low
-    return column.kind == NUMBER and column.low == column.high and filled
+    exact = abs(column.low) <= EXACT  # others may have been rounded to one value
+    return column.kind == NUMBER and column.low == column.high and filled and exact
 
 
 class ApplyColumns(_Columns):

@@ -227,6 +227,9 @@ def _of_pandas(table: Any) -> Any:
 
     named = any(name is not None for name in getattr(table.index, "names", ()))
     frame = (table.reset_index() if named else table).rename(columns=str)
+    for place, kind in enumerate(frame.dtypes):
+        if hasattr(kind, "fill_value"):  # a sparse column, which Arrow does not take
+            frame.isetitem(place, frame.iloc[:, place].sparse.to_dense())
     try:
         return pyarrow.Table.from_pandas(frame, preserve_index=False)
     except (pyarrow.ArrowException, OverflowError):
@@ -245,7 +248,11 @@ def _plain(column: Any) -> Any:
     import pyarrow
 
     if pyarrow.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+        kind = column.type.value_type
+        if pyarrow.types.is_string_view(kind):  # of Polars; Arrow takes no values of it
+            kind = pyarrow.large_string()
+        chunks = [one.dictionary.cast(kind).take(one.indices) for one in column.chunks]
+        column = pyarrow.chunked_array(chunks, kind)
     if 0 < column.null_count == len(column):
         return pyarrow.nulls(len(column))
     if pyarrow.types.is_duration(column.type):
