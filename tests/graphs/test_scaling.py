@@ -133,7 +133,8 @@ def test_signs_survive_the_logarithm():
 
 
 def test_constants_become_zero_and_are_said():
-    x = np.hstack([numbers(), np.full((ROWS, 1), 194_000.0), np.zeros((ROWS, 1))])
+    columns = [numbers(), np.full((ROWS, 1), 194_000.0), np.zeros((ROWS, 1))]
+    x = np.hstack(columns).astype(np.float32)
     x[0, 4] += 0.02  # what rounding leaves
     scaling = fitted(x)
     assert scaling.kind[4:].tolist() == [CONSTANT, CONSTANT]

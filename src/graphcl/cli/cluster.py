@@ -47,7 +47,8 @@ def cluster(
     without_graph: WithoutGraphOption = False,
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
     seed: Annotated[
-        int, typer.Option(min=0, max=MOST_SEED, help="Decides samples and first centres.")
+        int,
+        typer.Option(min=0, max=MOST_SEED, metavar="N", help="Decides samples and first centres."),
     ] = 0,
     as_json: JsonOption = False,
 ) -> None:

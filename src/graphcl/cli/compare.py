@@ -38,7 +38,9 @@ def compare(
     labels: Annotated[
         str, typer.Option(help="Also with so few labels a class; numbers, comma-separated.")
     ] = "",
-    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="The first seed.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=MOST_SEED, metavar="N", help="The first seed.")
+    ] = 0,
     device: DeviceOption = "auto",
     out: Annotated[Path, typer.Option(help="The folder for results.")] = Path("comparison"),
     as_json: JsonOption = False,

@@ -46,7 +46,9 @@ def evaluate(
     settings: SetOption = [],  # noqa: B006 (typer copies it)
     seed: Annotated[
         int | None,
-        typer.Option(min=0, max=MOST_SEED, help="The first seed. (default: the run's seed)"),
+        typer.Option(
+            min=0, max=MOST_SEED, metavar="N", help="The first seed. (default: the run's seed)"
+        ),
     ] = None,
     probe_steps: ProbeStepsOption = PROBE_STEPS,
     device: DeviceOption = "auto",

@@ -102,6 +102,7 @@ def links(
         typer.Option(
             min=0,
             max=MOST_SEED,
+            metavar="N",
             help="Decides which pairs --evaluate removes.",
             rich_help_panel=_EVALUATION,
         ),

@@ -149,7 +149,14 @@ def predict(
     without_graph: WithoutGraphOption = False,
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
     seed: Annotated[
-        int, typer.Option(min=0, max=MOST_SEED, help="Decides which nodes are held out together.")
+        int,
+        typer.Option(
+            min=0,
+            max=MOST_SEED,
+            metavar="N",
+            help="Decides which nodes are held out together.",
+            rich_help_panel=HOW,
+        ),
     ] = 0,
     as_json: JsonOption = False,
 ) -> None:

@@ -31,7 +31,10 @@ def report(
         str, typer.Option("--map", help="umap, or pca (fast, needs no extra).")
     ] = "umap",
     seed: Annotated[
-        int, typer.Option(min=0, max=MOST_SEED, help="Decides the map, groups and samples.")
+        int,
+        typer.Option(
+            min=0, max=MOST_SEED, metavar="N", help="Decides the map, groups and samples."
+        ),
     ] = 0,
     overwrite: Annotated[bool, typer.Option(help="Replace an existing file.")] = False,
     as_json: JsonOption = False,

@@ -39,7 +39,9 @@ def reproduce(
         int | None,
         typer.Option("--runs", min=1, help=f"Number of seeds. (default: {RUNS}, or the study's)"),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="The first seed.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=MOST_SEED, metavar="N", help="The first seed.")
+    ] = 0,
     device: DeviceOption = "auto",
     jobs: Annotated[
         int, typer.Option(min=1, help="Processes that probe while the next training runs.")

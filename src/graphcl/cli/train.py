@@ -103,6 +103,7 @@ def train(
         typer.Option(
             min=0,
             max=MOST_SEED,
+            metavar="N",
             help="Decides weights, batches and views.",
             rich_help_panel=_METHOD,
         ),

@@ -39,7 +39,8 @@ def tune(
     ] = None,
     settings: SetOption = [],  # noqa: B006 (typer copies it)
     seed: Annotated[
-        int, typer.Option(min=0, max=MOST_SEED, help="Seed of the trials and trainings.")
+        int,
+        typer.Option(min=0, max=MOST_SEED, metavar="N", help="Seed of the trials and trainings."),
     ] = 0,
     probe_steps: ProbeStepsOption = PROBE_STEPS,
     device: DeviceOption = "auto",
