@@ -26,7 +26,6 @@ USER graphcl
 ENV OMP_NUM_THREADS=1 NUMBA_CACHE_DIR=/home/graphcl/.cache/numba
 EXPOSE 8000
 STOPSIGNAL SIGTERM
-# It asks where the options say that the service listens: another --port, or with TLS.
-HEALTHCHECK --interval=30s --timeout=10s --start-period=60s --retries=3 \
-  CMD ["python", "-m", "graphcl.serving.health"]
+HEALTHCHECK --interval=30s --timeout=5s --start-period=60s --retries=3 \
+  CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8000/health', timeout=4)"]
 ENTRYPOINT ["graphcl", "serve", "/model", "--host", "0.0.0.0", "--port", "8000"]

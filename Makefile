@@ -37,13 +37,11 @@ docs: $(VENV)/.installed-dev ## the documentation as a site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 test: $(VENV)/.installed-dev ## everything CI runs: what runs alone, then checks and tests at once
-	env -u GRAPHCL_DATA $(BIN)/python -m pytest -m alone
+	$(BIN)/python -m pytest -m alone
 	$(MAKE) --no-print-directory -j 2 check suite
 
-# First as whoever has no data runs it, then what was skipped for want of them.
 suite: $(VENV)/.installed-dev
-	env -u GRAPHCL_DATA $(BIN)/python -m pytest -n 3 -m "not alone"
-	test -z "$$GRAPHCL_DATA" || $(BIN)/python -m pytest -m data
+	$(BIN)/python -m pytest -n 3 -m "not alone"
 
 bench: $(VENV)/.installed-dev ## speed on this CPU against rivals and floors, under 3 minutes
 	$(BIN)/python -m benchmarks.cpu --out benchmarks/results/cpu.jsonl

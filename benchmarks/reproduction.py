@@ -19,7 +19,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import reddit_size
 from benchmarks.findings import FINDINGS
 from graphcl.datasets import CATALOGUE
 from graphcl.files.atomic import write_whole
@@ -133,7 +132,6 @@ def page(results: Path = RESULTS) -> str:
         _picture("table2", "Every system, ours and the paper's", results, measured=_any(cells)),
         replace(paper.table_2_report(cells, []), draw=None).markdown.rstrip(),
         _devices(cells, results),
-        _reddit_size(results),
         "### What reproduces, and what does not",
         _verdicts(cells, explanations),
         _standing(cells),
@@ -177,11 +175,6 @@ def _devices(cells: list[Cell], results: Path) -> str:
     rows = [row for row in score_rows(results) if row.get("graph") in shown and "device" in row]
     devices = ", ".join(sorted({row["device"] for row in rows}))
     return f"Measured on: {devices}. The rows have the number of runs of each cell."
-
-
-def _reddit_size(results: Path) -> str:
-    text = reddit_size.section(result_rows.read(results / reddit_size.RESULTS.name))
-    return f"### At Reddit's size\n\n{text}" if text else ""
 
 
 def _verdicts(cells: list[Cell], explanations: dict[str, Any]) -> str:

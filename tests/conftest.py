@@ -1,15 +1,11 @@
 """Small graphs that every test can afford, and a room in which forged files are read."""
 
 import dataclasses
-import functools
 import gc
 import importlib.util
-import ipaddress
 import os
 import resource
-import socket
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +21,7 @@ if sys.dont_write_bytecode:
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# No test reads the cache folder of whoever runs it, where a dataset may lie that others have not.
-# Workers share the folder of the process that started them.
-if "PYTEST_XDIST_WORKER" not in os.environ:
-    CACHE = tempfile.TemporaryDirectory(prefix="graphcl-tests-")
-    os.environ["XDG_CACHE_HOME"] = CACHE.name
-
 import numpy as np
-import psutil
 import pytest
 import torch
 
@@ -95,27 +84,15 @@ OPTIONAL = {
 }
 
 
-# What the text of a file has if it has tests with a mark.
-SIGNS = {"alone": ("pytest.mark.alone",), "data": ("pytest.mark.data", "data_folder")}
-
-
 def pytest_ignore_collect(collection_path, config):
-    """With `-m alone` or `-m data`, imports only files that have such tests."""
-    signs = SIGNS.get(config.option.markexpr)
-    if signs is None or collection_path.suffix != ".py":
-        return None
-    text = collection_path.read_text()
-    return not any(sign in text for sign in signs) or None
+    """With `-m alone`, imports only files that have such tests."""
+    if config.option.markexpr == "alone" and collection_path.suffix == ".py":
+        return "pytest.mark.alone" not in collection_path.read_text() or None
+    return None
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest selects by `-m`
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.path.name not in LONG)
-    for item in items:
-        if "data_folder" in item.fixturenames:
-            item.add_marker(pytest.mark.data)
-        if item.get_closest_marker("data") and not os.environ.get("GRAPHCL_DATA"):
-            item.add_marker(pytest.mark.skip(reason="GRAPHCL_DATA is not set"))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -146,52 +123,9 @@ def pytest_terminal_summary(terminalreporter):
             terminalreporter.write_line(line, yellow=True)
     if not os.environ.get("GRAPHCL_DATA"):
         terminalreporter.write_line(
-            "GRAPHCL_DATA is not set: tests that read PPI, the gallery or the raw Planetoid files "
-            "were SKIPPED; `make test` runs them last where it is set",
+            "GRAPHCL_DATA is not set: tests that read PPI or the raw Planetoid files were SKIPPED",
             yellow=True,
         )
-
-
-@pytest.fixture(scope="session", autouse=True)
-def no_network():
-    """No test leaves this machine: a download would fail for whoever has no network."""
-    connect, look_up = socket.socket.connect, socket.getaddrinfo
-
-    def connect_here(self, address):
-        if isinstance(address, tuple):  # that of a Unix socket is a path
-            _refuse_another_machine(address[0])
-        return connect(self, address)
-
-    def look_up_here(host, *arguments, **keywords):
-        _refuse_another_machine(host)
-        return look_up(host, *arguments, **keywords)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(socket.socket, "connect", connect_here)
-        patch.setattr(socket, "getaddrinfo", look_up_here)
-        yield
-
-
-def _refuse_another_machine(host):
-    if not _is_here(host):
-        # The test fails even if code that downloads catches every `Exception`.
-        pytest.fail(f"this test asks {host!r} over the network; give it a file or a fake instead")
-
-
-def _is_here(host):
-    if host in (None, "", b"", "localhost", b"localhost", socket.gethostname()):
-        return True
-    try:
-        address = ipaddress.ip_address(host.decode() if isinstance(host, bytes) else host)
-    except ValueError:
-        return host == socket.getfqdn()
-    return address.is_loopback or address.is_unspecified or str(address) in _own_addresses()
-
-
-@functools.cache
-def _own_addresses():
-    """The addresses of this machine, by which processes of one group may find each other."""
-    return {str(one.address) for own in psutil.net_if_addrs().values() for one in own}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -307,8 +241,11 @@ def forked(monkeypatch):
 
 @pytest.fixture
 def data_folder() -> Path:
-    """The folder GRAPHCL_DATA names; tests that ask for it have the mark `data`."""
-    return Path(os.environ["GRAPHCL_DATA"])
+    """The folder GRAPHCL_DATA names; tests that need it are skipped without."""
+    named = os.environ.get("GRAPHCL_DATA")
+    if not named:
+        pytest.skip("GRAPHCL_DATA is not set")
+    return Path(named)
 
 
 @pytest.fixture

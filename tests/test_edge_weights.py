@@ -162,8 +162,7 @@ def test_weights_from_other_libraries_and_back(heavy):
     there.add_weighted_edges_from(listed)
     ours = Graph.from_networkx(there, heavy.x, weight="weight")
     assert np.array_equal(ours.edge_weight, heavy.edge_weight)
-    with pytest.warns(UserWarning, match="left out 'weight' of edges; weight= names"):
-        assert Graph.from_networkx(there, heavy.x).edge_weight is None
+    assert Graph.from_networkx(there, heavy.x).edge_weight is None
     with pytest.raises(GraphError, match=r"edge 0 – .* has no attribute 'cost'"):
         Graph.from_networkx(there, heavy.x, weight="cost")
 

@@ -201,7 +201,7 @@ def model(encoder, **options):
 
 def test_a_row_for_each_node_is_wanted():
     assert model(Plain).fit_transform(random_graph()).shape == (60, 4)
-    with pytest.raises(PartError, match="Short returned 58 rows for 60 nodes of the views"):
+    with pytest.raises(PartError, match="Short returned 118 rows for 120 nodes of the views"):
         model(Short).fit(random_graph())
     fitted = model(Plain).fit(random_graph())
     fitted._fitted.encoder.cut = 1

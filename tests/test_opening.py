@@ -64,4 +64,4 @@ def test_a_run_is_no_graph_also_with_tables_of_answers(tmp_path, capsys):
     assert run(["train", str(tmp_path)]) == 2
     assert "is a run" in capsys.readouterr().err
     assert run(["check", str(tmp_path)]) == 2
-    assert "has no checksums; train again" in capsys.readouterr().err
+    assert "is a run, not a store" in capsys.readouterr().err

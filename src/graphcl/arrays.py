@@ -13,8 +13,6 @@ Doubles = npt.NDArray[np.float64]
 Booleans = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.int64]
 
-CLOSE = 10_000  # float32 in the range of a column: with fewer, they keep less than 13 of its bits
-
 
 def blocks(count: int, size: int) -> Iterator[slice]:
     """Yields slices that cover `count` rows, `size` at a time."""
@@ -32,13 +30,3 @@ def sized_blocks(sizes: Array, first: int = 0, most: int = 1 << 22) -> Iterator[
     cuts = np.flatnonzero(np.diff(np.cumsum(sizes + 1) // most)) + 1
     ends = [0, *cuts.tolist(), len(sizes)]
     return (slice(first + start, first + end) for start, end in pairwise(ends) if end > start)
-
-
-def are_close(low: Doubles, high: Doubles) -> Booleans:
-    """Returns which ranges of numbers have only a few float32 in them, so that digits are lost.
-
-    Such numbers lie far from 0 and close to each other, as the milliseconds of one day do.
-    """
-    with np.errstate(over="ignore", invalid="ignore"):
-        steps = np.spacing(np.maximum(-low, high).astype(np.float32)).astype(np.float64)
-        return np.asarray((low < high) & (high - low < CLOSE * steps))

@@ -1,40 +1,10 @@
-"""How much memory this process can still allocate, its peak, and errors that say it ran out.
+"""How much memory this process can still allocate, and its peak; without importing torch."""
 
-Nothing here imports torch or DuckDB, so that a command that needs neither starts quickly.
-"""
-
-import errno
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
-
-# How libraries call an error that has a type of its own: torch's of a GPU, and DuckDB's.
-_TYPES = {"OutOfMemoryError", "OutOfMemoryException"}
-# Torch's allocators raise a plain RuntimeError, and some of CUDA's faults come as AcceleratorError.
-_WORDS = re.compile(
-    r"not enough memory|can't allocate memory|out of memory|cannot allocate memory|bad_alloc"
-    r"|unable to allocate",
-    re.IGNORECASE,
-)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Returns whether an error, or the one that caused it, says that memory ran out."""
-    if isinstance(error, MemoryError) or type(error).__name__ in _TYPES:
-        return True
-    if isinstance(error, OSError):
-        return error.errno == errno.ENOMEM
-    if isinstance(error, RuntimeError) and _WORDS.search(str(error)):
-        return True
-    return error.__cause__ is not None and is_out_of_memory(error.__cause__)
-
-
-def is_of_gpu(error: BaseException) -> bool:
-    """Returns whether it is a GPU's memory that ran out."""
-    return "cuda" in str(error).lower()
 
 
 def free_memory_bytes() -> int:

@@ -121,35 +121,18 @@ class Registry(Collection[str]):
         return part
 
 
-def _owner(part: Any) -> Any:
-    """Returns the function, or the class, that a part is or is of."""
-    owner = part.func if isinstance(part, partial) else part
-    return owner if hasattr(owner, "__qualname__") else type(owner)
-
-
-def _module(part: Any) -> str:
-    return getattr(_owner(part), "__module__", None) or "__main__"  # none: made by exec
-
-
-def is_own(part: Any) -> bool:
-    """Returns whether a part is the user's own, and not one of this package."""
-    return _module(part).partition(".")[0] != __name__.partition(".")[0]
-
-
-def own_name(kind: str, part: Any) -> str:
-    """Returns what messages call a part of the user's own: ``your loss my_package.spread``."""
-    return f"your {kind} {_module(part)}.{_owner(part).__qualname__}"
-
-
 def answerable(kind: str, part: Any, work: Callable[P, R]) -> Callable[P, R]:
     """Returns `work`, which uses a part; what a part of the user's own raises is a `PartError`.
 
     It names the part, the exception, and the user's line. What a part of this package raises stays
     as it is: that is a bug.
     """
-    if not is_own(part):
+    owner = part.func if isinstance(part, partial) else part
+    owner = owner if hasattr(owner, "__qualname__") else type(owner)
+    module = getattr(owner, "__module__", None) or "__main__"  # none: made by exec
+    package = module.partition(".")[0]
+    if package == __name__.partition(".")[0]:
         return work
-    package = _module(part).partition(".")[0]
 
     def watched(*args: P.args, **keywords: P.kwargs) -> R:
         try:
@@ -164,7 +147,8 @@ def answerable(kind: str, part: Any, work: Callable[P, R]) -> Callable[P, R]:
                 if str(frame.f_globals.get("__name__")).partition(".")[0] == package:
                     place = f" ({Path(frame.f_code.co_filename).name}:{line})"
             said = " ".join(f"{type(error).__name__}: {error}".split())
-            raise PartError(f"{own_name(kind, part)} failed: {said}{place}") from error
+            name = f"{module}.{owner.__qualname__}"
+            raise PartError(f"your {kind} {name} failed: {said}{place}") from error
 
     return watched
 

@@ -4,25 +4,37 @@ Nothing here imports torch or a graph until an answer needs it: similar nodes ta
 """
 
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from graphcl.answers.inputs import columns_of_run
+import numpy as np
+
+from graphcl.answers.inputs import columns_of_run, shards_of_run
 from graphcl.answers.similar import Neighbours, find_neighbours, stored_index
-from graphcl.errors import counted, option, require
+from graphcl.arrays import Array
+from graphcl.errors import RunError, counted, option, require
 from graphcl.evaluation.unsupervised import EXACT_ROWS
 from graphcl.exporting import export_run
-from graphcl.run_contents import RunContents
+from graphcl.files.remote import local
+from graphcl.graphs.nodes import Nodes
 from graphcl.runs import files as runs
 from graphcl.runs import versions
 from graphcl.runs.files import read_result
 from graphcl.runs.nodes import (
+    describe_nodes,
     has_all,
     is_labelled,
+    lacks_embeddings,
+    read_nodes,
+    run_types,
+    type_folder,
 )
 from graphcl.runs.versions import KEEP, of_one_version
 from graphcl.settings import LINKS_BY
+from graphcl.store.columns import Ids
 from graphcl.store.header import is_parts
 from graphcl.tabular.options import TableOptions
 
@@ -30,32 +42,61 @@ if TYPE_CHECKING:  # each is imported by the answer that needs it
     from graphcl.answers.grouping import Groups
     from graphcl.answers.linking import LinkEvaluation, Links
     from graphcl.answers.predicted import Estimates, Predictions
+    from graphcl.estimator.model import GraphCL
+    from graphcl.graphs.graph import Graph
     from graphcl.graphs.relation import Relation
+    from graphcl.opening import AnyGraph
     from graphcl.reporting.page import Page
     from graphcl.updating.run import Update
 
 
-class Run(RunContents):
+class Run:
     """What a training left, and everything one asks of it.
 
-    A run keeps the model, the embeddings, the ids and labels of its nodes, and the graph that it
-    was trained on; a dataset or a store it names.
+    A run keeps the model, the embeddings, and the ids and labels of its nodes. It names the graph
+    that it was trained on; one that was updated keeps it.
 
     Args:
         path: the folder that `graphcl train` or `GraphCL.save` wrote. That of one of its versions
             stands for this version, whichever is in use.
-        graph: the graph that it was trained on, where the run does not keep it: a `Graph`, or
-            whatever `open_graph` takes. With `embeddings`, the path of their store in parts. For
-            what reads the tables once more, as `evaluate_links(after=…)`, the list of edges.
+        graph: the graph that it was trained on, where the run does not find it itself: a `Graph`,
+            or whatever `open_graph` takes. With `embeddings`, the path of their store in parts.
         embeddings: the path of a folder of shards, which `graphcl embed RUN PARTS` wrote; they are
             asked in place of those in the run, and stay on disk.
         device: where a model computes: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        encoder: the class or module that the run was trained with, where that was the user's own.
         tables: options of `read_tables` by which `graph` is read, if it names tables.
 
     Raises:
         RunError: there is no run, or it is damaged.
     """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        graph: Any = None,
+        embeddings: str | Path | None = None,
+        device: str = "auto",
+        **tables: Any,
+    ) -> None:
+        self.path = versions.run_root(Path(path))
+        self._version = None if self.path == Path(path) else Path(path)
+        self.device = device
+        self._given, self._tables = local(graph), TableOptions.named("Run", local(tables))
+        self._shards = Path(local(embeddings)) if embeddings else None
+        self._given_of: Path | None = None  # the version that the graph was given for
+        self._kept: dict[tuple[Any, ...], Any] = {}
+        self.read_graph: Callable[[Path], AnyGraph] = self._read_graph
+        runs.read_config(self.path, baselines=True)
+
+    def reading(self, tables: TableOptions, read_graph: "Callable[[Path], AnyGraph]") -> Self:
+        """Sets how the graph is read, as a command does; all it asks is of the version in use."""
+        parts = self._shards is None or not tables.given()
+        require(parts, str(self.path), option("graph"), "a store in parts, not tables", self._given)
+        self._tables, self.read_graph = tables, read_graph
+        with suppress(RunError):  # whoever asks for an answer is told what is damaged
+            self._version = self.folder
+        return self
 
     def __repr__(self) -> str:
         about = read_result(self.folder) if (self.folder / runs.RESULT).is_file() else {}
@@ -68,6 +109,165 @@ class Run(RunContents):
             facts.append(f"probe accuracy {probe['accuracy']:.3f}")
         return f"Run({str(self.path)!r}: {', '.join([*facts, f'version {self.version}'])})"
 
+    @property
+    def folder(self) -> Path:
+        """The folder of the version that is in use, or that was named."""
+        return self._version or versions.current_run(self.path)
+
+    @property
+    def version(self) -> int:
+        """The number of the version that is in use, or that was named; 0 is the training."""
+        if self._version is None:
+            return versions.current_number(self.path)
+        return 0 if self._version == self.path else int(self._version.name)
+
+    @property
+    def versions(self) -> list[versions.Version]:
+        """All versions, the training first."""
+        return versions.versions(self.path)
+
+    @property
+    def types(self) -> list[str]:
+        """The types of the graph's nodes; none for a plain graph."""
+        return run_types(self.folder)
+
+    @property
+    def graph(self) -> "AnyGraph":
+        """The graph that the run was trained on; of a version, its own.
+
+        Raises:
+            RunError: it cannot be read, it has changed, or it is not read on the run's word.
+        """
+        return self._once("graph", self.read_graph)  # type: ignore[no-any-return]
+
+    @property
+    def model(self) -> "GraphCL":
+        """The trained model."""
+        return self._once("model", lambda _: self._new_model())  # type: ignore[no-any-return]
+
+    def _new_model(self, verbose: bool | None = None) -> "GraphCL":
+        from graphcl.estimator.model import GraphCL
+
+        return GraphCL.read_from(self.folder, device=self.device).set_params(verbose=verbose)
+
+    @property
+    @of_one_version
+    def embeddings(self) -> Any:
+        """The embeddings, ``[nodes, dim]``; of a graph with types, such rows by type.
+
+        They are mapped from files, in the order of the graph: nodes that stayed, then new ones.
+        """
+        if not self.types:
+            return self.rows()[0]
+        return {name: self.rows(name)[0] for name in self.types}
+
+    def nodes(self, node_type: str | None = None) -> Nodes:
+        """Returns what the run keeps of its nodes: ids, labels, split and degrees.
+
+        Args:
+            node_type: of a graph with types: which; not needed if it has one.
+        """
+        return self.rows(node_type)[1]
+
+    def _once(self, what: str, make: Callable[[Path], Any]) -> Any:
+        """Returns something of the version in use, made once, and again if it is trained anew."""
+        key = (what, folder := self.folder, versions.mark_of(folder)[0])
+        if key not in self._kept:
+            for other in [one for one in self._kept if one[1:] != key[1:]]:
+                self._kept.pop(other, None)
+            self._kept[key] = make(folder)
+        return self._kept[key]
+
+    def _read_graph(self, folder: Path) -> "AnyGraph":
+        from graphcl.graphs.collection import as_graphs
+        from graphcl.runs.graph import check_graph, read_run_graph
+
+        self._given_of = self._given_of or folder
+        if self._given is None or folder != self._given_of:
+            return read_run_graph(folder)
+        if isinstance(self._given, str | Path):
+            return read_run_graph(folder, str(self._given), self._tables)
+        graph = as_graphs(self._given)
+        check_graph(folder, graph)
+        return graph
+
+    def one_graph(self, folder: Path | None = None) -> "Graph":
+        """Returns the graph of the version in use, or of another folder, if the run has one graph.
+
+        Raises:
+            RunError: it has several; what is asked is of one.
+        """
+        from graphcl.graphs.graph import Graph
+
+        graph = self.graph if folder is None else self.read_graph(folder)
+        if not isinstance(graph, Graph):
+            raise RunError(f"{self.path}: has {len(graph.graphs)} graphs; this is asked of one")
+        return graph
+
+    def type_folder(
+        self, node_type: str | None = None, fits: Callable[[Nodes], bool] = lambda _: False
+    ) -> Path:
+        """Returns the folder with the embeddings of a type; that of a plain graph is the run's.
+
+        Args:
+            node_type: the type, or None. Then it is the only one, or the only one that fits.
+            fits: says whether the nodes of a type may be meant.
+
+        Raises:
+            RunError: there is no such type, or nothing says which is meant.
+        """
+        names = self.types
+        if node_type is not None or len(names) < 2:
+            return type_folder(self.folder, node_type or next(iter(names), None))
+        read = [(name, read_nodes(self.folder, name)) for name in names]
+        likely = [name for name, nodes in read if nodes is not None and fits(nodes)]
+        if len(likely) == 1:
+            return type_folder(self.folder, likely[0])
+        which = "several of which have" if likely else "none of which alone has"
+        raise RunError(
+            f"{self.path}: its graph has several types ({', '.join(names)}), {which} what is "
+            f"asked; name one: {option('node_type', names[0])}"
+        )
+
+    def type_of(self, folder: Path) -> str | None:
+        """Returns the type whose folder this is; None for the run itself."""
+        named = (one for one in self.types if type_folder(self.folder, one) == folder)
+        return next(named, None)
+
+    @of_one_version
+    def rows(
+        self, node_type: str | None = None, fits: Callable[[Nodes], bool] = lambda _: False
+    ) -> tuple[Any, Nodes]:
+        """Returns the embeddings of a type, and what the run keeps of its nodes.
+
+        The graph is read only if it was given, or if the run lacks something.
+
+        Raises:
+            RunError: the run is damaged, has no embeddings, or they do not fit its nodes.
+        """
+        folder = self.type_folder(node_type, fits)
+        kind = self.type_of(folder)
+        if self._shards is not None:
+            who = str(self.path)
+            return shards_of_run(self.folder, self._shards, self._given, who, node_type=kind)
+        given = self._given is not None or bool(self._tables.given())
+        if self.keep_embeddings():
+            given = False  # what the run keeps is of this graph
+        z, nodes = runs.read_embeddings(folder), None if given else read_nodes(self.folder, kind)
+        nodes = nodes or describe_nodes(self.graph, kind)
+        if nodes.num_nodes != len(z):
+            raise RunError(f"{self.path}: {len(z)} embeddings for {nodes.num_nodes} nodes")
+        return z, nodes
+
+    def keep_embeddings(self) -> bool:
+        """Embeds the graph if a training over parts has left that to be done, and says whether."""
+        if not lacks_embeddings(self.folder):
+            return False
+        from graphcl.training_run import keep_embeddings
+
+        keep_embeddings(self.folder, self.graph, device=self.device)
+        return True
+
     @of_one_version
     def predict(
         self,
@@ -76,7 +276,7 @@ class Run(RunContents):
         nodes: Any = "unlabelled",
         learn: str = "all",
         node_type: str | None = None,
-        without_graph: bool = False,
+        on_note: Callable[[str], object] = lambda _: None,
         **asked: Any,
     ) -> "Predictions | Estimates":
         """Returns labels and calibrated probabilities of nodes, learned from the labelled ones.
@@ -87,21 +287,23 @@ class Run(RunContents):
             learn: from ``all`` labels; or from those of ``train`` and validation nodes: the error
                 on the test nodes is then in `Predictions.test`.
             node_type: of a graph with types: which; None is the only one with labels.
-            without_graph: predict from embeddings alone; own columns and neighbours tell nothing.
-            asked: other arguments of `graphcl.predict`, see `answering.PREDICT_OPTIONS`.
+            on_note: is told if the graph cannot be read; own columns then tell nothing.
+            asked: `wanted`, `precision`, `cost`, `shares`, `using`, `rivals`, `why`, `level`,
+                `label_kind` and `seed`, as of `graphcl.predict`.
         """
-        from graphcl.answers.answering import check_asked
         from graphcl.answers.evidence import embedding_parts
         from graphcl.answers.prediction import predict_nodes
+        from graphcl.runs.graph import if_readable
 
-        check_asked(asked)
         z, own = self.rows(node_type, is_labelled)
         config = runs.read_config(self.folder, baselines=True)
         trained = config.origin.graph
         parted = bool(trained) and is_parts(Path(trained))
         hint = f", or pass {option('graph', trained)}" if parted else ""
         how: Any = {"nodes": nodes, "learn": learn, "hint": hint, **asked}
-        graph: Any = self._graph_unless(without_graph)
+        graph: Any = None
+        if not self._shards:
+            graph, _ = if_readable(lambda: self.graph, self._given, on_note)
         if graph is not None:
             kind = self.type_of(self.type_folder(node_type, is_labelled))
             graph = graph if kind is None else graph.type(kind)
@@ -116,7 +318,6 @@ class Run(RunContents):
         method: str = "kmeans",
         least: int | None = None,
         node_type: str | None = None,
-        without_graph: bool = False,
         seed: int = 0,
         on_note: Callable[[str], object] = lambda _: None,
     ) -> "Groups":
@@ -127,20 +328,17 @@ class Run(RunContents):
             method: ``kmeans``, or ``hdbscan``, which finds the number itself.
             least: the smallest group of HDBSCAN.
             node_type: of a graph with types: which.
-            without_graph: profiles are of labels and degrees alone.
             seed: decides samples and first centres.
             on_note: is told what profiles lack, and why.
         """
         from graphcl.answers.grouping import cluster
 
         z, nodes = self.rows(node_type)
-        columns, why = columns_of_run(
-            nodes, self._graph_unless(without_graph), self.type_of(self.type_folder(node_type))
-        )
+        columns, why = columns_of_run(self, nodes, node_type, read=self._shards is None)
         if why:
             on_note(why)
         how: Any = {"method": method, "least": least, "seed": seed, "columns": columns}
-        return cluster(z, count, ids=nodes.ids[:], **how)
+        return replace(cluster(z, count, **how), ids=nodes.ids[:])
 
     @of_one_version
     def neighbors(
@@ -202,8 +400,7 @@ class Run(RunContents):
         """
         from graphcl.answers.linking import links
 
-        index = None
-        z = self._all_embeddings(check=True)
+        z, index = self.embeddings, None
         if by in LINKS_BY[:2] and not self.types and pairs is None and len(z) > EXACT_ROWS:
             index, why = stored_index(self.folder, z)
             if why:
@@ -253,7 +450,7 @@ class Run(RunContents):
         how: Any = {"share": share, "negatives": negatives, "relation": relation, "seed": seed}
         if after is None:
             return evaluate_links(model, self.one_graph(), **how)
-        return links_after(model, self._tables_again(), after, **how)
+        return links_after(self.folder, model, after, **how)
 
     @of_one_version
     def predict_later(
@@ -263,8 +460,7 @@ class Run(RunContents):
         from graphcl.answers.later import predict_after
 
         model = self._new_model(verbose)
-        tables = self._tables_again()
-        return predict_after(self.folder, model, tables, after, node_type=node_type, seed=seed)
+        return predict_after(self.folder, model, after, node_type=node_type, seed=seed)
 
     @of_one_version
     def report(
@@ -278,6 +474,7 @@ class Run(RunContents):
         without_graph: bool = False,
         seed: int = 0,
         overwrite: bool = False,
+        on_note: Callable[[str], object] = lambda _: None,
     ) -> "Page":
         """Writes one HTML file to send: a list to act on, groups, a map, and how they were made.
 
@@ -292,25 +489,29 @@ class Run(RunContents):
             without_graph: leave out what needs the graph, and the columns of nodes.
             seed: decides the map, groups and samples.
             overwrite: replace an existing file.
+            on_note: is told what is left out, and why.
         """
         from graphcl.reporting.contents import Sharded
         from graphcl.reporting.page import check_page, write_page
+        from graphcl.runs.graph import if_readable
 
         folder = self.type_folder(node_type, is_labelled)
         kind, target = self.type_of(folder), Path(folder / "report.html" if out is None else out)
         check_page(target, layout, overwrite=overwrite or out is None)
-        sharded = None
-        graph: Any = None
+        graph, why, sharded = None, "it was not asked for", None
         if self._shards is not None:
             require(
                 kind is None, "report", option("embeddings"), "left out for a typed graph", "it"
             )
             sharded = Sharded(self.folder, self._shards, self._given, seed=seed)
-        else:
-            graph = self._graph_unless(without_graph)
+        elif not without_graph and (kind is None or not (self.folder / runs.RESULT).is_file()):
+            hint = f"or do without: {option('without_graph', True)}"
+            graph, why = if_readable(lambda: self.graph, self._given, on_note, hint=hint)
+        if sharded is None:
             self.keep_embeddings()
-        how: Any = {"layout": layout, "seed": seed, "node_type": kind}
-        columns = partial(columns_of_run, graph=graph, kind=kind)
+        how: Any = {"layout": layout, "seed": seed, "why": why, "node_type": kind}
+        read = not without_graph and sharded is None
+        columns = partial(columns_of_run, self, node_type=kind, read=read)
         how |= {"title": title, "note": note, "columns": columns, "sharded": sharded}
         return write_page(target, self.folder, graph, **how)
 
@@ -343,7 +544,6 @@ class Run(RunContents):
         edges: Any = None,
         remove_nodes: Any = None,
         remove_edges: Any = None,
-        whole: bool = False,
         retrain: bool = False,
         epochs: int | None = None,
         keep: int = KEEP,
@@ -363,14 +563,12 @@ class Run(RunContents):
             edges: a list of new edges; of one that is there, the weight is replaced.
             remove_nodes: a table with a column of ids, or a list of ids.
             remove_edges: a list of edges to remove, before new ones are added.
-            whole: `nodes` and `edges` are all tables of the run, read as in training: what was
-                changed in them counts, and what they lack is removed.
             retrain: go on training, embed all nodes, and turn the new space to the old one.
             epochs: of `retrain`; None is a tenth of the training's.
             keep: how many versions are kept beside the training; the oldest are removed.
             verbose: show progress on stderr.
             on_note: is told what is noticed in the tables.
-            options: as of `read_tables`; with `until` and `whole`, tables are read as of that day.
+            options: as of `read_tables`; `until` alone reads the training's again, as of that day.
         """
         from graphcl.devices import resolve_device
         from graphcl.updating.run import update_run
@@ -384,17 +582,19 @@ class Run(RunContents):
             edges=others[0],
             remove_nodes=others[1],
             remove_edges=others[2],
-            whole=whole,
             retrain=retrain,
             epochs=epochs,
             keep=keep,
             device=resolve_device(self.device),
-            encoder=self._encoder,
             verbose=verbose,
             on_note=on_note,
-            propose=self._propose,
         )
 
     def rollback(self, version: int | None = None) -> int:
         """Makes an earlier version the one in use, by default the one before; returns it."""
         return versions.rollback(self.path, version)
+
+    def _places(self, nodes: Nodes, ids: Any, rows: Any) -> Array:
+        """Returns the rows of some nodes, which are given by ids or by rows; None are all."""
+        found = Ids(nodes.ids).chosen(ids, rows, str(self._shards or self.path), RunError)
+        return np.arange(nodes.num_nodes)[slice(None) if found is None else found]

@@ -1,21 +1,14 @@
 """The bounds of every setting, defined once for recipes and for the parts that use them."""
 
-import math
 from collections.abc import Callable
-from numbers import Integral, Real
 from typing import Any
 
-from graphcl.errors import option, require
+from graphcl.errors import require
 
-MOST_SEED = (1 << 32) - 1  # the largest that NumPy, scikit-learn and PyTorch all take
 PROBE_STEPS = 4000  # of the probe of several labels; it has converged then
 TOPOLOGIES = ("auto", "asked")  # how a process reads the edges of other parts
 LINE_EVERY_SECONDS = 5.0  # between lines of progress, where there is no terminal
 LINKS_BY = ("model", "embeddings", "common_neighbours", "adamic_adar")  # what ranks links
-RIVALS = (  # plain models beside `predict`; one answer for all, and a regression, of each kind
-    *("majority", "median", "logistic regression", "ridge regression", "boosted trees"),
-    "boosted trees with neighbours",
-)
 LABEL_KINDS = ("auto", "classes", "number")  # what a column of labels has
 PRECISIONS = ("auto", "float32", "tf32", "bf16")
 # Keys of a recipe that only some encoders take, all beyond the paper, and what turns them off.
@@ -52,24 +45,6 @@ _BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "smoothed_features": (lambda v: 0 <= v < 1, "in [0, 1)"),
     "fan_out": (lambda v: 1 <= v <= 65536, "in [1, 65536]"),
 }
-
-
-def is_number(value: Any) -> bool:
-    """Returns whether a value is a finite number."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        return False
-    return math.isfinite(value)
-
-
-def check_seed(owner: str, seed: Any) -> None:
-    """Refuses what is no seed.
-
-    Raises:
-        ParameterError: it is no whole number, or out of bounds.
-    """
-    whole = isinstance(seed, Integral) and not isinstance(seed, bool)
-    valid = whole and 0 <= seed <= MOST_SEED
-    require(valid, owner, option("seed"), f"a whole number in [0, {MOST_SEED}]", seed)
 
 
 def check_setting(owner: str, name: str, value: Any) -> None:

@@ -23,7 +23,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from datetime import timedelta
@@ -53,16 +53,13 @@ from graphcl.evaluation.logistic import MultilabelResult
 from graphcl.evaluation.probe import ProbeResult
 from graphcl.files.arrays import write_npy
 from graphcl.files.atomic import whole_file
-from graphcl.graphs.collection import GraphCollection, Labelled, rows_by_type
+from graphcl.graphs.collection import GraphCollection, Labelled
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.scaling import ColumnScaling
 from graphcl.opening import AnyGraph
 from graphcl.recipes import Recipe
 from graphcl.runs import files as runs
-from graphcl.runs.digests import add_digests
-from graphcl.runs.graph import keep_graph
 from graphcl.runs.nodes import (
-    NODES,
     describe_nodes,
     lacks_embeddings,
     type_folder,
@@ -118,7 +115,7 @@ def train_run(
         model: not yet fitted; its device is where to train.
         graph: what to train on.
         out: the run directory.
-        origin: which graph it is; whether the run keeps it.
+        origin: what the run keeps of the graph.
         probe: scores embeddings; the result keeps what it returns.
         pace: how often to save a checkpoint.
         overwrite: replace a run that is there.
@@ -184,8 +181,6 @@ def train_run(
                     write_parted_types(staging, graph.path)
                 else:
                     write_types(staging, graph, z)
-                if origin.kept and isinstance(graph, Graph):
-                    keep_graph(staging, graph)
                 for log in runs.LOGS:
                     if (folder / log).exists():
                         (folder / log).rename(staging / log)
@@ -195,13 +190,13 @@ def train_run(
 def embed_rows(
     model: GraphCL, graph: Graph | GraphCollection, *, scratch: Path | None = None
 ) -> Any:
-    """Returns the embeddings of a graph: an array, or one for each type unless it is plain.
+    """Returns the embeddings of a graph: an array, or one for each type if there are several.
 
     Those of a collection are one below the other.
     """
     if isinstance(graph, GraphCollection):
         return np.concatenate(model.transform(graph))
-    return rows_by_type(model.transform(graph, scratch=scratch), graph)
+    return model.transform(graph, scratch=scratch)
 
 
 def _scores(z: Any, graph: Data, probe: Probe, out: Path) -> tuple[runs.Scores | None, str | None]:
@@ -378,55 +373,30 @@ def _result(
 def keep_embeddings(run: Path, graph: AnyGraph, *, device: str = "auto") -> None:
     """Embeds the graph of a run and keeps the result in it, unless it has embeddings already.
 
-    Rows are in the order of the graph, so `graph` is the one that was divided, not one of parts. Of
-    a run that cannot be written to, the result is kept in this user's cache.
+    Rows are in the order of the graph, so `graph` is the one that was divided, not one of parts.
 
     Raises:
-        RunError: neither can be written to.
+        RunError: the run cannot be written.
     """
     if not lacks_embeddings(run):
         return
-    about = f"{run}: has no embeddings; embedding {counted(graph.num_nodes, 'node')}"
-    print(about, file=sys.stderr, flush=True)
+    about = f"{run}: was trained over parts; embedding {counted(graph.num_nodes, 'node')}"
+    print(f"{about}, kept in the run", file=sys.stderr, flush=True)
     where = "cuda" if device == "auto" and torch.cuda.is_available() else device
     check = kept_place(run)  # of another training they would stay
     model = GraphCL.read_from(run, device="cpu" if where == "auto" else where)
-    scratch = run.absolute() if os.access(run, os.W_OK) else None
     try:
-        z = embed_rows(model, graph, scratch=scratch)
+        z = embed_rows(model, graph, scratch=run.absolute())
         check()
         by_type = z if isinstance(z, dict) else {None: z}
-        try:
-            _write_embeddings(run, graph, by_type)
-        except OSError as error:
-            cached = [runs.embeddings_folder(type_folder(run, name)) for name in by_type]
-            for folder, rows in zip(cached, by_type.values(), strict=True):
-                _write_table(folder, rows)
-            print(
-                f"{run}: cannot be written to ({error.strerror}); its embeddings are kept in "
-                f"{cached[0].parent}",
-                file=sys.stderr,
-            )
+        for name, rows in by_type.items():
+            folder = type_folder(run, name)
+            folder.mkdir(parents=True, exist_ok=True)
+            write_nodes(folder, describe_nodes(graph, name))
+            with whole_file(folder / runs.EMBEDDINGS) as staging:  # last: it says that all is there
+                write_npy(staging, rows)
     except OSError as error:
         raise RunError(f"{run}: its embeddings cannot be kept ({error.strerror})") from None
-
-
-def _write_embeddings(run: Path, graph: AnyGraph, by_type: Mapping[str | None, Any]) -> None:
-    """Adds embeddings to a run, and the nodes that they are of."""
-    files = []
-    for name, rows in by_type.items():
-        folder = type_folder(run, name)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_nodes(folder, describe_nodes(graph, name))
-        _write_table(folder, rows)  # last: it says that all is there
-        files += [folder / NODES, folder / runs.EMBEDDINGS]
-    add_digests(run, files)
-
-
-def _write_table(folder: Path, rows: Any) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    with whole_file(folder / runs.EMBEDDINGS) as staging:
-        write_npy(staging, rows)
 
 
 def partial_folder(path: Path) -> Path:

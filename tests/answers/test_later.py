@@ -1,6 +1,5 @@
 """Links and labels that came after a day, scored by what was known by then."""
 
-import shlex
 import shutil
 from pathlib import Path
 
@@ -14,8 +13,6 @@ from graphcl.errors import GraphCLError
 from tests.streams import UNTIL, known, stream, table
 
 PEOPLE, KNOWS = stream(5, nodes=40, edges=160)
-TABLES = {"graph": "e.csv", "nodes": "n.csv"}
-NAMED = ["--graph", "e.csv", "--nodes", "n.csv"]
 WAYS = {"ages": [], "none": ["--no-age"]}
 
 
@@ -44,7 +41,7 @@ def names_of(graph):
 
 
 def test_later_links_are_those_of_known_nodes_that_nothing_linked(place):
-    later = read_later(Run("run", **TABLES)._tables_again(), UNTIL)
+    later = read_later(Path("run"), UNTIL)
     ids = {row[0] for row in known(PEOPLE, "joined")[1:]}
     pairs = [{row[0], row[1]} for row in KNOWS[1:]]
     linked = {frozenset(pair) for pair in pairs}
@@ -60,14 +57,14 @@ def test_later_links_are_those_of_known_nodes_that_nothing_linked(place):
         for other in drawn:
             assert other != pair[0]
             assert frozenset((names[pair[0]], names[other])) not in linked
-    judged = Run("run", device="cpu", **TABLES).evaluate_links(after=UNTIL, negatives=7, seed=1)
+    judged = Run("run", device="cpu").evaluate_links(after=UNTIL, negatives=7, seed=1)
     assert (judged.held_out, judged.after) == (len(wanted), UNTIL)
-    again = Run("run", device="cpu", **TABLES).evaluate_links(after=UNTIL, negatives=7, seed=1)
+    again = Run("run", device="cpu").evaluate_links(after=UNTIL, negatives=7, seed=1)
     assert judged.scores == again.scores
 
 
 def test_a_later_node_sees_known_nodes_that_it_met_by_its_day(place):
-    later = read_later(Run("run", **TABLES)._tables_again(), UNTIL)
+    later = read_later(Path("run"), UNTIL)
     (kind,) = later.graph.nodes
     names, came = names_of(later.graph), {row[0]: row[1] for row in PEOPLE[1:]}
     seen = 0
@@ -86,7 +83,7 @@ def test_a_later_node_sees_known_nodes_that_it_met_by_its_day(place):
 
 
 def scored(folder=None):
-    found = Run("run", device="cpu", **TABLES).predict_later(UNTIL)
+    found = Run("run", device="cpu").predict_later(UNTIL)
     return dict(zip(found.ids.tolist(), found.probabilities.tolist(), strict=True)), found
 
 
@@ -142,26 +139,24 @@ def test_a_class_that_nobody_knew_is_never_right(place):
 
 
 def test_the_commands_say_what_is_scored_and_refuse_what_cannot_be(place, capsys):
-    assert run(["predict", "run", "--evaluate", "--after", UNTIL]) == 2
-    command = capsys.readouterr().err.rpartition("name them yourself: ")[2]
-    assert run([*shlex.split(command)[1:], "--out", "p.csv"]) == 0
+    assert run(["predict", "run", "--evaluate", "--after", UNTIL, "--out", "p.csv"]) == 0
     said = capsys.readouterr().out
     assert "labels that came later)" in said
     assert Path("p.csv").read_text().count("\n") > 5
     assert not list(Path("run").rglob("answer-predict.json"))
-    assert run(["links", "run", "--evaluate", "--after", UNTIL, *NAMED]) == 0
+    assert run(["links", "run", "--evaluate", "--after", UNTIL]) == 0
     assert f"linked after {UNTIL}, each ranked among 100" in capsys.readouterr().out
     for words, says in {
         "predict run --after 2025-03-10": "--evaluate and --after must be given together",
         "predict run --evaluate": "--evaluate and --after must be given together",
-        "predict run --evaluate --after 2025-03-10 --all": "--seed and tables alone",
+        "predict run --evaluate --after 2025-03-10 --all": "given with --type and --seed alone",
         "predict run --evaluate --after 2030-01-01": "no label came after 2030-01-01",
         "links run --after 2025-03-10": "--after must be given with --evaluate",
         "links run --evaluate --after 2030-01-01": "were linked later",
         "links run --evaluate --after soon": "times are dates, such as",
         "links run --evaluate --after 1999-01-01": "rows are later than 1999-01-01",
     }.items():
-        assert run([*words.split(), *NAMED]) == 2
+        assert run(words.split()) == 2
         assert says in capsys.readouterr().err
 
 

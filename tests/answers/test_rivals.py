@@ -165,15 +165,3 @@ def test_few_labels_and_few_columns(counts, columns):
         assert one.predict(x, x + 1).sum(axis=1) == pytest.approx(np.ones(len(y)))
     for one in plain_rivals(x, None, y.astype(float), kind="number"):
         assert np.isfinite(one.held_out).all()
-
-
-def test_a_regression_is_not_certain_because_a_column_has_a_long_tail():
-    random = np.random.default_rng(100)
-    x = random.normal(size=(100, 10))
-    y = (x[:, 0] + random.normal(size=100) > 0.7).astype(int)
-    hardly = 1e-5 * random.normal(size=(100, 30)) * (1 + 1e4 * (random.random((100, 30)) < 0.02))
-    for more in (hardly, random.pareto(0.7, size=(100, 30))):
-        rows = np.concatenate([x, more], axis=1)
-        found = by_name(plain_rivals(rows, None, np.eye(2, dtype=int)[y], kind="classes"))
-        error = measure(found[REGRESSION].held_out, np.eye(2, dtype=int)[y], False, nodes=100)
-        assert error.log_loss < 1

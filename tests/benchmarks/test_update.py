@@ -19,12 +19,7 @@ ROOT = Path(__file__).parents[2]
     ("arguments", "what", "count"),
     [
         (["speed", "--nodes", "5000", "--anywhere", "0", "1"], "speed", 4),
-        pytest.param(
-            ["aligned", "--graphs", "wisconsin", "--seeds", "1", "--more", "0.02"],
-            "aligned",
-            1,
-            marks=pytest.mark.data,
-        ),
+        (["aligned", "--graphs", "wisconsin", "--seeds", "1", "--more", "0.02"], "aligned", 1),
     ],
 )
 def test_a_small_measurement(tmp_path, arguments, what, count, monkeypatch):

@@ -16,7 +16,6 @@ from tests.store.test_partition import typed_graph
 
 PARTS_SETTINGS = {"epochs": 20, "dim": 32, "steps": 0, "batch_nodes": 32, "fan_out": 3}
 PARTS_CHANGES = [f"--set={key}={value}" for key, value in PARTS_SETTINGS.items()]
-PARTS_CHANGES.append("--set=precision=float32")  # a GPU would take 16 bits, whose rounding shows
 QUICK = ["--set", "epochs=2", "--set", "dim=8"]
 
 

@@ -1,6 +1,5 @@
 """The entry point: exit codes, errors in one line, help, completion, colours and speed."""
 
-import errno
 import json
 import os
 import pty
@@ -10,13 +9,10 @@ import sys
 import time
 from importlib import import_module
 
-import duckdb
 import numpy as np
 import pytest
-import torch
 import typer
 
-from graphcl.cli import main
 from graphcl.cli.main import COMMANDS, GROUPS, load_command, run
 from graphcl.datasets import CATALOGUE
 from tests.cli.conftest import QUICK, call, fails
@@ -62,7 +58,7 @@ def test_json_is_one_object_on_stdout(folder, capsys):
         (["train", "mine.npz", "--bogus"], "No such option"),
         (["links", "absent", "--k", "3"], "No such option: --k; did you mean -k?"),
         (["neighbors", "absent", "--k=3"], "No such option: --k; did you mean -k?"),
-        (["train", "mine.npz", "--device", "cpu", "--set", "learning_rate=1e30"], "became nan"),
+        (["train", "mine.npz", "--set", "learning_rate=1e30"], "the loss became nan"),
         (["train"], "Missing argument"),
         (["frobnicate"], "No such command"),
         (["embed", "absent", "--out", "z.npy"], "absent: no such run"),
@@ -86,63 +82,9 @@ def test_a_bug_is_one_line_and_exit_code_1(monkeypatch, capsys):
     assert "bug: ZeroDivisionError" in capsys.readouterr().err
 
 
-class OutOfMemoryException(Exception):  # noqa: N818 (as DuckDB calls it)
-    pass
-
-
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (MemoryError(), "out of memory; what needs less: "),
-        (OutOfMemoryException("Out of Memory Error: 1 GiB"), "out of memory (Out of Memory"),
-        (torch.OutOfMemoryError("CUDA out of memory. Tried"), "out of GPU memory (CUDA out of"),
-        (
-            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8"),
-            "out of memory (DefaultCPUAllocator",
-        ),
-        (OSError(errno.ENOMEM, "Cannot allocate memory"), "out of memory ([Errno 12]"),
-    ],
-)
-def test_too_little_memory_is_said_with_what_needs_less(monkeypatch, capsys, error, message):
-    def fail(_):
-        raise error
-
-    monkeypatch.setattr("graphcl.cli.datasets._row", fail)
-    said = fails(capsys, "datasets")
-    assert message in said
-    assert "what needs less: a smaller graph, or a machine with more memory" in said
-
-
-def test_an_error_of_another_kind_that_memory_caused_is_said_so_too(monkeypatch, capsys):
-    def fail(_):
-        try:
-            np.zeros(1 << 50)
-        except MemoryError as error:
-            raise KeyError("table") from error
-
-    monkeypatch.setattr("graphcl.cli.datasets._row", fail)
-    assert "graphcl: out of memory" in fails(capsys, "datasets")
-
-
-def test_a_small_limit_of_duckdb_is_said_in_words(folder, monkeypatch, capsys):
-    (folder / "edges.csv").write_text("source,target\na,b\nb,c\n")
-    connect = duckdb.connect
-
-    def limited(path, config):
-        limits = {"memory_limit": "1MB", "max_temp_directory_size": "1KB"}
-        return connect(path, config={**config, **limits})
-
-    monkeypatch.setattr(duckdb, "connect", limited)
-    said = fails(capsys, "check", "edges.csv")
-    assert "memory" in said
-    assert "--ignore" in said
-
-
-@pytest.mark.parametrize("command", sorted(COMMANDS))
-def test_what_needs_less_memory_exists(command):
-    advice = re.sub(r"\(graphcl build --parts N\)", "", main._LESS_MEMORY.get(command, ""))
-    options = {one for option in load_command(command).params for one in option.opts}
-    assert set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", advice)) <= options
+def test_too_little_memory_is_no_bug(monkeypatch, capsys):
+    monkeypatch.setattr("graphcl.cli.datasets._row", lambda card: np.zeros(1 << 50))
+    assert "out of memory: Unable to allocate" in fails(capsys, "datasets")
 
 
 def start(folder, *arguments):

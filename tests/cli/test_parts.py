@@ -187,3 +187,5 @@ def test_any_graph_becomes_a_store_whole_or_in_parts(capsys):
         found = [fingerprint((open_graph(f"{how}-{name}"),)) for how in ("whole", "parts")]
         assert found[0] == found[1]
         assert read_store(Path(f"parts-{name}")).source == (found[0], "", {})
+    assert run(["build", "ppi", "--out", "new"]) == 2
+    assert "ppi: has several graphs; a store holds one" in capsys.readouterr().err

@@ -81,21 +81,18 @@ def test_without_answers_groups_are_those_that_cluster_would_give(trained, folde
     assert found["group"] == {row["id"]: f"group {row['group']}" for row in told["rows"]}
 
 
-def test_a_report_without_its_graph_says_so(folder, capsys):
-    assert run(["train", "mine.npz", *QUICK, "--no-graph"]) == 0
-    assert "the run does not keep its graph" in capsys.readouterr().err
-    words = ["report", "runs/mine", *QUICK_MAP, "--out", "x.html"]
-    told = fails(capsys, *words)
-    assert "does not keep the graph that it was trained on ('mine.npz')" in told
-    assert told.endswith("or do without the graph: --without-graph")
-    assert run([*words, "--without-graph"]) == 0
+def test_a_report_without_its_graph_says_so(trained, folder, capsys):
+    (folder / "mine.npz").unlink()
+    assert run(["report", "runs/mine", *QUICK_MAP, "--out", "x.html"]) == 0
+    assert "continuing without the graph" in capsys.readouterr().err
     page = (folder / "x.html").read_text()
-    assert "made without the graph" in page
+    assert "could not be read again: mine.npz: no such file" in page
     assert "Connected components" not in page
     assert "Confusion matrix" in page
-    (folder / "runs/mine/nodes.npz").unlink()
-    capsys.readouterr()
-    assert "has no node ids" in fails(capsys, *words, "--without-graph", "--overwrite")
+    (trained / "nodes.npz").unlink()
+    assert "has no node ids, and its graph cannot be read" in fails(
+        capsys, "report", "runs/mine", *QUICK_MAP
+    )
 
 
 @pytest.mark.parametrize("keys", [("edge_index", "x"), ("edge_index", "x", "y")])
@@ -143,6 +140,7 @@ def test_a_damaged_run_has_no_report(trained, capsys):
     (trained / "embeddings.npy").write_bytes(b"")
     assert "embeddings.npy: damaged" in fails(capsys, "report", "runs/mine", *QUICK_MAP)
     (trained / "embeddings.npy").unlink()
+    assert "has no embeddings.npy" in fails(capsys, "neighbors", "runs/mine", "node 1")
     np.save(trained / "embeddings.npy", np.ones((7, 3), np.float32))
     assert "7 embeddings" in fails(capsys, "report", "runs/mine", *QUICK_MAP)
     assert "7 embeddings for 60 nodes" in fails(capsys, "neighbors", "runs/mine", "node 1")

@@ -1,7 +1,6 @@
-"""Where the graph of a run comes from: the run keeps it, and names no table to read."""
+"""Whose word is taken for a run's graph: tables are read if this user trained the run."""
 
 import json
-import os
 import shlex
 import shutil
 from pathlib import Path
@@ -9,11 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import graphcl
 from graphcl.cli.main import run
 from graphcl.runs import files as runs
 from graphcl.runs import graph as graphs
-from graphcl.serving.run import ServedRun
 from tests.cli.conftest import QUICK, fails
 from tests.conftest import random_graph
 
@@ -52,7 +49,7 @@ def made(tmp_path_factory):
             assert run(["train", *TABLES, *method, "--out", name]) == 0
         shutil.copytree("run", "whole")
         for name in ("run", "raw", "gcn"):
-            (Path(name) / "nodes.npz").unlink()  # so that every command needs the graph
+            (Path(name) / "nodes.npz").unlink()  # as in runs of long ago, which need the graph
     return folder
 
 
@@ -66,18 +63,18 @@ def named(command, name="run"):
     return [name if word == "RUN" else word for word in COMMANDS[command]]
 
 
-def rewrite(name="run", **changes):
-    """Changes what the run says of its graph."""
-    config = runs.read_config(Path(name), baselines=True)
+def rewrite(**changes):
+    """Changes the origin of the run and keeps its seal."""
+    config = runs.read_config(Path("run"))
     origin = runs.Origin(**vars(config.origin) | changes)
     text = runs.RunConfig(**vars(config) | {"origin": origin}).to_toml()
-    (Path(name) / runs.CONFIG).write_text(text)
+    (Path("run") / runs.CONFIG).write_text(text)
 
 
-def leave_out(name="run"):
-    """Makes the run one that was trained with ``--no-graph``."""
-    shutil.rmtree(Path(name) / "graph")
-    rewrite(name, kept=False)
+def unseal(name="run"):
+    """Makes the run one that an earlier version wrote, or another user."""
+    config = runs.read_config(Path(name), baselines=True)
+    (Path(name) / runs.CONFIG).write_text(runs.RunConfig(**vars(config) | {"seal": ""}).to_toml())
 
 
 @pytest.fixture
@@ -91,73 +88,60 @@ def closed(monkeypatch):
 
 
 @EVERY
-def test_tables_are_not_needed_any_more(tables, command, capsys, closed):
-    Path("edges.csv").unlink()
-    rows = Path("people.csv").read_text().splitlines()
-    Path("people.csv").write_text("\n".join([rows[0], "n0,9,9,9,0,train", *rows[2:]]))
+def test_the_honest_user_is_asked_nothing(tables, command, capsys):
     assert run(named(command)) == 0
     shutil.move("run", "elsewhere")
     assert run([*named(command, "elsewhere"), *(["--overwrite"] * (command == "embed"))]) == 0
 
 
-SOURCES = [
-    {"graph": QUERY.format("secret.txt"), "tables": ""},
-    {"graph": "secret.txt"},
-    {"graph": "secret.csv"},
-    {"graph": "people.csv"},
-    {"graph": "data.duckdb:secrets"},
-    {"graph": "graph.graphml"},
-    {"tables": json.dumps({"nodes": QUERY.format("secret.txt")})},
-    {"tables": json.dumps({"nodes": "secret.csv"})},
-    {"graph": "secret.npz", "tables": json.dumps({"nodes": "secret.csv"})},
-    {"graph": "secret.npz", "tables": "", "fingerprint": ""},
-    {"graph": "s3://bucket/store", "tables": "", "build": "0" * 32},
-]
-
-
-@pytest.mark.parametrize("changes", SOURCES)
-def test_nothing_is_read_on_the_word_of_a_run(tables, changes, capsys, closed):
-    np.savez("secret.npz", edge_index=[[0], [1]], x=np.eye(2))
-    leave_out()
-    rewrite(**changes)
-    for command in COMMANDS:
-        capsys.readouterr()
-        told = fails(capsys, *named(command))
-        assert "does not keep the graph that it was trained on" in told
-        assert SECRET not in told
+@EVERY
+@pytest.mark.parametrize("seal", ["none", "the user's own"])
+def test_a_strangers_query_is_not_executed(tables, command, seal, capsys, closed):
+    rewrite(graph=QUERY.format(Path("secret.txt").absolute()), tables="", fingerprint="")
+    if seal == "none":
+        unseal()
+    capsys.readouterr()
+    assert run(named(command)) == 2
+    captured = capsys.readouterr()
+    assert SECRET not in captured.out + captured.err
+    last = captured.err.splitlines()[-1]
+    assert "names the graph" in last
+    assert "read_text" in last  # what would have been executed
+    assert "if you trust it, give it yourself: graphcl " in last
     assert not Path("z.npy").exists()
 
 
-def test_a_store_is_known_by_its_build(tables, capsys):
-    assert run(["build", "--edges", *TABLES, "--out", "store"]) == 0
-    assert run(["train", "store", *QUICK, "--out", "stored"]) == 0
-    assert not Path("stored/graph").exists()
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"graph": "secret.txt"},
+        {"graph": "secret.csv"},
+        {"graph": "people.csv"},
+        {"graph": "data.duckdb:secrets"},
+        {"graph": "graph.graphml"},
+        {"tables": json.dumps({"nodes": QUERY.format("secret.txt")})},
+        {"tables": json.dumps({"nodes": "secret.csv"})},
+        {"fingerprint": ""},
+        {"graph": "secret.npz", "tables": json.dumps({"nodes": "secret.csv"})},
+        {"graph": "secret.npz", "tables": "", "fingerprint": ""},
+        {"graph": "some/store", "tables": "", "fingerprint": ""},
+    ],
+)
+def test_whoever_edits_the_run_voids_the_seal(tables, changes, capsys, closed):
+    np.savez("secret.npz", edge_index=[[0], [1]], x=np.eye(2))
+    rewrite(**changes)
     capsys.readouterr()
-    assert run(["check", "stored"]) == 0
-    proposed = capsys.readouterr().out.partition("its graph is store: ")[2]
-    assert run(shlex.split(proposed)[1:]) == 0
-    Path("away").mkdir()
-    os.chdir("away")
-    assert run(["embed", "../stored", "--out", "z.npy"]) == 0
-    os.chdir("..")
-    lines = Path("edges.csv").read_text().splitlines()
-    Path("edges.csv").write_text("\n".join(lines[:-1]))
-    assert run(["build", "--edges", *TABLES, "--out", "store", "--overwrite"]) == 0
-    capsys.readouterr()
-    told = fails(capsys, "cluster", "stored")
-    assert "store is not the graph that the run was trained on" in told
-    assert "built again since; name it where it is now, or train again" in told
-    shutil.rmtree("store")
-    assert "'store', which is not there" in fails(capsys, "predict", "stored")
+    for command in COMMANDS:
+        assert "is not read on the word of a run" in fails(capsys, *named(command))
 
 
 @EVERY
-def test_a_run_without_its_graph_is_told_the_tables(tables, command, capsys):
-    leave_out()
+def test_an_old_run_is_trusted_by_naming_its_graph(tables, command, capsys):
+    unseal()
     capsys.readouterr()
     told = fails(capsys, *named(command))
-    assert "does not keep the graph that it was trained on ('edges.csv')" in told
-    pasted = told.partition("name them yourself: ")[2].partition("; or do without")[0]
+    assert "names the graph 'edges.csv' with nodes 'people.csv'" in told
+    pasted = told.partition("give it yourself: ")[2].partition(", or do without")[0]
     words = shlex.split(pasted)
     assert words[0] == "graphcl"
     assert run(words[1:]) == 0
@@ -168,15 +152,15 @@ def test_a_run_without_its_graph_is_told_the_tables(tables, command, capsys):
 def test_runs_of_baselines_too(tables, name, capsys):
     command = "embed" if name == "raw" else "evaluate"
     assert run(named(command, name)) == 0
-    leave_out(name)
+    unseal(name)
     capsys.readouterr()
     told = fails(capsys, *named("evaluate", name))
-    words = shlex.split(told.partition("name them yourself: ")[2])
+    words = shlex.split(told.partition("give it yourself: ")[2])
     assert run(words[1:]) == 0
     if name == "raw":
         capsys.readouterr()
         told = fails(capsys, "embed", "raw", "--out", "y.npy")
-        assert run(shlex.split(told.partition("name them yourself: ")[2])[1:]) == 0
+        assert run(shlex.split(told.partition("give it yourself: ")[2])[1:]) == 0
         np.testing.assert_array_equal(np.load("y.npy"), np.load("raw/embeddings.npy"))
 
 
@@ -184,6 +168,7 @@ def test_runs_of_baselines_too(tables, name, capsys):
 def test_another_graph_than_the_runs_is_refused(tables, command, capsys):
     if command == "embed":
         return  # embeds any graph
+    unseal()
     np.savez("other.npz", edge_index=[[0], [1]], x=np.eye(2), y=[0, 1])
     words = [*named(command), "--graph", "other.npz"]
     capsys.readouterr()
@@ -191,48 +176,21 @@ def test_another_graph_than_the_runs_is_refused(tables, command, capsys):
     assert told == "graphcl: run: other.npz is not the graph that the run was trained on"
 
 
-@pytest.mark.parametrize("changed", ["edges.csv", "people.csv"])
-def test_the_table_that_changed_is_named(tables, changed, capsys):
-    rows = Path(changed).read_text().splitlines()
-    cells = rows[1].split(",")
-    rows[1] = ",".join([cells[0], *(["n9"] if changed == "edges.csv" else ["9", *cells[2:]])])
-    Path(changed).write_text("\n".join(rows))
-    told = fails(capsys, "cluster", "whole", "--graph", *TABLES)
-    other = ({"edges.csv", "people.csv"} - {changed}).pop()
-    assert f"whole: {changed} has changed since the training" in told
-    assert other not in told
-    assert "train again, or take the change over: update with --whole" in told
-    assert run(["update", "whole", "--whole", "--edges", *TABLES[:3]]) == 0
-
-
-def test_less_than_was_asked_for_is_an_error_unless_told_to(tables, capsys):
-    leave_out("whole")
-    for words in (
-        ["predict", "whole", "--all"],
-        ["cluster", "whole"],
-        ["report", "whole", "--map", "pca"],
-    ):
-        assert fails(capsys, *words).endswith("or do without the graph: --without-graph")
-        assert run([*words, "--without-graph"]) == 0
-        capsys.readouterr()
+def test_the_report_can_do_without_the_graph(tables, capsys):
+    unseal("whole")
+    capsys.readouterr()
+    assert fails(capsys, "report", "whole").endswith("or do without: --without-graph")
+    assert run(["report", "whole", "--map", "pca", "--without-graph"]) == 0
     assert "Connected components" not in Path("whole/report.html").read_text()
 
 
-def test_a_damaged_graph_is_named_and_not_passed_over(tables, capsys):
-    (Path("whole") / "graph/part-00000/nodes-0/x.npy").write_bytes(b"")
-    told = fails(capsys, "predict", "whole")
-    assert "whole/graph/part-00000/nodes-0/x.npy: damaged" in told
-    assert "copy the run from a backup, or train again" in told
-
-
 def test_what_a_terminal_would_hide_is_shown_escaped(tables, capsys):
-    leave_out()
     rewrite(graph="SELECT 1 AS source,\n2 AS target \x1b[2J FROM 'x'")
     capsys.readouterr()
     told = fails(capsys, "evaluate", "run")
     assert "\x1b" not in told
     assert r"\n2 AS target \x1b[2J" in told
-    assert told.endswith("name the graph on the command line")
+    assert told.endswith("if you trust it, name the graph on the command line")
 
 
 def test_table_options_need_a_graph_beside_them(tables, capsys):
@@ -240,9 +198,14 @@ def test_table_options_need_a_graph_beside_them(tables, capsys):
     assert "--graph must be given with table options" in told
 
 
-def test_a_run_may_name_a_dataset(tables):
+def test_an_unsealed_run_may_name_a_dataset_or_a_graph_that_it_knows(trained, capsys):
+    unseal("runs/mine")
+    for command in COMMANDS:
+        node = ["node 3" if word == "n3" else word for word in named(command, "runs/mine")]
+        (trained / "nodes.npz").unlink(missing_ok=True)
+        assert run(node) == 0
     assert run(["train", "cora", "--method", "raw", "--out", "words"]) == 0
-    assert not Path("words/graph").exists()
+    unseal("words")
     assert run(["evaluate", "words"]) == 0
 
 
@@ -250,49 +213,32 @@ def test_a_training_on_tables_is_resumed(tables, capsys):
     command = ["train", *TABLES, *QUICK, "--out", "run", "--resume"]
     assert run(command) == 0
     assert "run: already complete" in capsys.readouterr().err
+    assert runs.read_config(Path("run")).is_sealed
 
 
-@pytest.fixture
-def moved(tables, monkeypatch):
-    """A copy of the run at another user's, where neither the tables nor the cache are."""
-    home = Path("another").absolute()
-    shutil.copytree("whole", home / "copy")
-    for file in ("edges.csv", "people.csv", "whole"):
-        (shutil.rmtree if Path(file).is_dir() else os.unlink)(file)
+def test_a_run_finds_its_graph_from_another_folder(tmp_path, monkeypatch, capsys):
+    home = tmp_path / "home"
+    (home / "data").mkdir(parents=True)
     monkeypatch.chdir(home)
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))
-    Path("new.csv").write_text("id,a,b,c,kind,part\nn3,1,2,3,0,\nnew,3,2,1,,\n")
-    Path("met.csv").write_text("source,target\nnew,n3\n")
-    Path("new.json").write_text(
-        '{"new": [{"columns": {"a": 1, "b": 2, "c": 3}, "neighbors": ["n3"]}]}'
-    )
-    return home
-
-
-def test_a_copied_run_is_whole(moved, capsys):
-    """Every command of a run, before an update and after it."""
-    tables = ["--nodes", "new.csv", "--edges", "met.csv"]
-    for again in ([], ["--overwrite"]):
-        for words in (
-            ["predict", "copy", "--all", "--out", "p.csv", *again],
-            ["cluster", "copy", "--count", "2", "--out", "c.csv", *again],
-            ["links", "copy", "--out", "l.csv", *again],
-            ["links", "copy", "--evaluate"],
-            ["neighbors", "copy", "n3"],
-            ["report", "copy", "--map", "pca"],
-            ["embed", "copy", "--out", "z.npy", *again],
-            ["embed", "copy", "--new", "new.json", "--out", "new.npy", *again],
-            ["evaluate", "copy"],
-            ["evaluate", "copy", "--runs", "2"],
-            ["export", "copy", "--to", "card", "--out", "card", *again],
-            ["check", "copy"],
-            ["update", "copy", *tables],
-        ):
-            assert run(words) == 0, words
+    pairs = "".join(f"{n},{(n + 1) % 30}\n" for n in range(30))
+    (home / "data/e.csv").write_text("source,target\n" + pairs)
+    (home / "data/n.csv").write_text("id,x,y\n" + "".join(f"{n},{n},{n % 2}\n" for n in range(30)))
+    (home / "data/t.csv").write_text("id,tag\n" + "".join(f"{n},t{n % 3}\n" for n in range(30)))
+    tables = ["data/e.csv", "--nodes", "data/n.csv", "--tags", "data/t.csv", "--label", "y"]
+    assert run(["train", *tables, *QUICK, "--out", "runs/e"]) == 0
+    assert run(["build", "--edges", *tables, "--out", "data/store"]) == 0
+    assert run(["train", "data/store", *QUICK, "--out", "runs/store"]) == 0
+    assert run(["embed", "runs/e", "--out", "here.npy"]) == 0
+    (tmp_path / "away").mkdir()
+    monkeypatch.chdir(tmp_path / "away")
+    for name in ("e", "store"):
+        assert run(["embed", f"../home/runs/{name}", "--out", f"{name}.npy"]) == 0
+    assert np.array_equal(np.load("e.npy"), np.load("../home/here.npy"))
+    assert run(["evaluate", str(home / "runs/e"), "--runs", "1"]) == 0
+    (home / "data/e.csv").write_text("source,target\n0,1\n")  # another graph now
     capsys.readouterr()
-    assert run(["cluster", "copy", "--count", "2", "--json"]) == 0
-    profiles = str(json.loads(capsys.readouterr().out)["groups"])
-    assert "feature " not in profiles  # columns have their own names, also after updates
-    served = ServedRun(Path("copy/versions/2"), graphcl.Run("copy").graph, device="cpu")
-    assert served.z.shape[0] == 61
+    assert run(["embed", "../home/runs/e", "--out", "e.npy", "--overwrite"]) == 2
+    assert "is not the graph that the run was trained on" in capsys.readouterr().err
+    (home / "data/e.csv").unlink()
+    assert run(["embed", "../home/runs/e", "--out", "e.npy", "--overwrite"]) == 2
+    assert "data/e.csv: no such file" in capsys.readouterr().err

@@ -17,10 +17,8 @@ import httpx
 import numpy as np
 import pytest
 
-import graphcl
 from graphcl.cli.main import run
 from graphcl.runs.files import read_embeddings
-from graphcl.serving.health import is_alive
 from tests.cli.conftest import call
 
 ROOT = Path(__file__).parents[2]
@@ -50,9 +48,7 @@ class Process:
         while "http://" not in line:
             line = self.process.stderr.readline()
             assert line, "the service ended"
-        self.first = line
-        self.address = line.split(" on http")[1].split()[0]
-        self.address = f"http{self.address}"
+        self.address = line.split(" on ")[1].split()[0]
         self.port = int(self.address.rsplit(":", 1)[1])
 
     def __enter__(self):
@@ -290,9 +286,7 @@ def test_bad_options_are_refused(trained, tmp_path, capsys, arguments, words):
     assert words in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "token", ["short", "a" * 20 + " b", "ä" * 20, "  ", "a" * 9 + "\n" + "b" * 9]
-)
+@pytest.mark.parametrize("token", ["short", "a" * 20 + " b", "ä" * 20])
 def test_tokens_that_keep_nobody_out_are_refused(trained, monkeypatch, capsys, token):
     monkeypatch.setenv("GRAPHCL_TOKEN", token)
     assert run(["serve", str(trained)]) == 2
@@ -361,15 +355,12 @@ def test_several_processes_share_a_run_and_end_together(trained, tmp_path):
         until(lambda: len(workers(service) - {min(first)}) == 2)
         assert min(first) not in workers(service)
         assert metrics(service, answered) == {answered: 20.0}
-        deaths = "graphcl_worker_deaths_total"
-        assert metrics(service, deaths) == {deaths: 1.0}
         assert httpx.get(f"{service.address}/ready", timeout=5).json()["version"] == 0
         pids = workers(service)
         service.process.terminate()
         assert service.process.wait(30) == 0
         said = service.process.stderr.read().splitlines()
-        died = "serve: a worker died (signal 9); another takes its place"
-        assert said == [died, "serve: stopped"]
+        assert said == ["serve: a worker died; another takes its place", "serve: stopped"]
         assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
@@ -410,64 +401,19 @@ def test_a_line_of_the_log_for_each_request(trained, form):
         httpx.get(f"{service.address}/%0a%1b[31m" + "a" * 2000)
         service.process.terminate()
         *_, first, second, third, last = service.process.stderr.read().splitlines()
+    assert last == "serve: stopped"
     if form == "json":
-        assert json.loads(last)["event"] == "stopped"
-        assert json.loads(service.first)["address"] == service.address
         found = json.loads(first)
         assert (found["method"], found["path"], found["status"]) == ("POST", "/v1/embed", 200)
         assert (found["request_id"], found["client"]) == ("mine-1", "127.0.0.1")
         assert found["bytes"] > 100
         assert json.loads(second)["request_id"] == made
     else:
-        assert last == "serve: stopped"
         assert " 127.0.0.1 POST /v1/embed 200 " in first
         assert first.endswith(" mine-1")
         assert second.endswith(f" {made}")
     assert len(third) < 600
     assert third.isprintable()
-
-
-@pytest.mark.parametrize("number", [1, 2])
-def test_a_log_of_objects_holds_nothing_else(tmp_path, number):
-    """From the first line to the last: also of another version, and of one that is damaged."""
-    path, edges = tmp_path / "run", tmp_path / "edges.csv"
-    ends = np.random.default_rng(0).integers(0, 40, (80, 2)).tolist()
-    edges.write_text("source,target\n" + "\n".join(f"{a},{b}" for a, b in ends if a != b))
-    words = ["train", str(edges), "--out", str(path), "--features", "structural"]
-    words += ["--set", "epochs=1", "--set", "dim=8"]
-    assert run([*words, "--device", "cpu", "--quiet"]) == 0
-    words = [str(path), "--map", "none", "--log", "json", "--workers", str(number)]
-    loaded, failed = "graphcl_versions_loaded_total", "graphcl_version_failures_total"
-    with Process(*words) as service:
-        until(lambda: number == 1 or len(workers(service)) == number)
-        graphcl.Run(path).update(edges={"source": ["1"], "target": ["20"]})
-        until(lambda: metrics(service, loaded) == {loaded: float(number)})
-        assert httpx.head(f"{service.address}/ready", timeout=5).status_code == 200
-        graphcl.Run(path).rollback()
-        until(lambda: metrics(service, loaded) == {loaded: 2.0 * number})
-        (path / "versions/1/model.safetensors").unlink()
-        graphcl.Run(path).rollback(1)
-        until(lambda: metrics(service, failed) == {failed: float(number)})
-        service.process.terminate()
-        assert service.process.wait(30) == 0
-        found = [json.loads(line) for line in service.process.stderr.read().splitlines()]
-    turned = [one for one in found if one.get("event") == "version"]
-    turns = sorted((one["before"], one["version"]) for one in turned)
-    assert turns == [(0, 1)] * number + [(1, 0)] * number
-    damaged = [one for one in found if one.get("event") == "load failed"]
-    assert len(damaged) == number
-    assert all("stays at version 0" in one["message"] for one in damaged)
-    assert any(one.get("method") == "HEAD" and one["bytes"] == 0 for one in found)
-    assert found[-1]["event"] == "stopped"
-
-
-def test_faults_are_objects_too(tmp_path, capfd):
-    code = run(["serve", str(tmp_path / "none"), "--log", "json"])
-    assert code == 2
-    (line,) = capfd.readouterr().err.splitlines()
-    assert "no such run" in json.loads(line)["message"]
-    assert run(["serve", str(tmp_path / "none")]) == 2
-    assert capfd.readouterr().err.startswith("graphcl: ")
 
 
 def test_a_log_that_nobody_reads_delays_nobody(trained):
@@ -501,8 +447,5 @@ def test_tls(trained, tmp_path):
             assert "Secure" in found.headers["set-cookie"]
         with pytest.raises(httpx.TransportError):
             httpx.get(address.replace("https", "http") + "/health")
-        port = address.rpartition(":")[2]
-        assert is_alive([*options, "--port", port])
-        assert not is_alive(["--port", port])
         process.terminate()
         assert process.wait(30) == 0

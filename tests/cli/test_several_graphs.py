@@ -142,8 +142,3 @@ def test_ctrl_c_in_the_probe_keeps_the_training(folder, capsys, monkeypatch):
 def test_a_bad_number_of_steps(folder, capsys):
     assert run(["train", "ppi", "--probe-steps", "0"]) == 2
     assert "--probe-steps" in capsys.readouterr().err
-
-
-def test_several_graphs_do_not_become_a_store(folder, capsys):
-    assert run(["build", "ppi", "--out", "new"]) == 2
-    assert "ppi: has several graphs; a store holds one" in capsys.readouterr().err

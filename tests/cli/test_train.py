@@ -76,7 +76,6 @@ def test_train_writes_a_run_and_prints_the_probe(folder, capsys):
     names = {path.name for path in (folder / "runs/mine").iterdir()}
     assert names == {
         "config.toml",
-        "graph",
         "model.safetensors",
         "scaling.safetensors",
         "metrics.jsonl",
@@ -348,7 +347,6 @@ def test_an_unsupervised_one_writes_a_run_and_prints_the_probe(folder, capsys, g
     made = folder / "runs/mine-dgi"
     assert {path.name for path in made.iterdir()} == {
         "config.toml",
-        "graph",
         "embeddings.npy",
         "nodes.npz",
         "result.json",
@@ -379,7 +377,6 @@ def test_one_that_ignores_weights_says_so(folder, capsys, graph):
 def test_a_supervised_one_keeps_its_predictions(gcn, capsys, graph):
     assert {path.name for path in gcn.iterdir()} == {
         "config.toml",
-        "graph",
         "nodes.npz",
         "predictions.npy",
         "result.json",

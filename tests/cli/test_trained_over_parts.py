@@ -186,11 +186,6 @@ def test_parts_that_do_not_fit_name_the_store(here, capsys, monkeypatch):
     assert "give the store that was divided, shop" in typed
 
 
-def test_the_type_with_labels_is_found_before_there_are_embeddings(here, capsys):
-    assert not has_embeddings(Path("run-shop/types/0-person"))
-    assert len(told(capsys, "predict", "run-shop", "--all", "--no-rivals")["rows"]) == NODES
-
-
 @pytest.mark.parametrize("given", [[], ["--graph", "shop"], ["--graph", "shops"]])
 def test_a_typed_run(here, capsys, given):
     assert run(["embed", "run-shop", "shop", "--type", "person", "--out", "z.npy"]) == 0

@@ -306,23 +306,22 @@ def test_a_directed_list_and_a_column_of_relations(tables, capsys):
     assert "node to node" in capsys.readouterr().out
 
 
-def test_a_run_needs_its_tables_no_more(trained, tables, monkeypatch, capsys):
+def test_a_run_that_was_moved_finds_its_tables(trained, tables, monkeypatch, capsys):
     (tables / "elsewhere").mkdir()
     monkeypatch.chdir(tables / "elsewhere")
-    (tables / "papers.csv").write_text("id,pages\n1,2\n")
     assert run(["embed", "../run", "--out", "all.csv"]) == 0
-    given = ["--nodes", "author=../authors.csv", "--nodes", "paper=../papers.csv"]
+    (tables / "papers.csv").write_text("id,pages\n1,2\n")
     capsys.readouterr()
-    assert "it keeps its graph: leave --graph out" in fails(
-        capsys, "evaluate", "../run", *given, "--edges", "writes=../writes.csv"
+    assert "(the graph that ../run was trained on)" in fails(
+        capsys, "embed", "../run", "--out", "b.csv"
     )
 
 
-def test_no_table_is_read_on_the_word_of_a_run(trained, capsys):
+def test_an_unsealed_run_reads_no_tables(trained, capsys):
     config = trained / "config.toml"
-    config.write_text(config.read_text().replace("kept = true", ""))
+    config.write_text(config.read_text().replace('graph = "writes.csv"', 'graph = "cora"'))
     line = fails(capsys, "embed", "run", "--out", "all.csv")
-    assert "does not keep the graph that it was trained on" in line
+    assert "is not read on the word of a run" in line
     assert "--nodes author=authors.csv" in line
     assert "--edges writes=writes.csv" in line
 

@@ -165,7 +165,7 @@ def test_runs_that_cannot_be_updated(delta, capsys):
     assert "run of the baseline 'raw'" in fails(capsys, "update", "raw", "--edges", "edges.csv")
     shutil.copytree(delta, "typed")
     Path("typed/schema.json").write_text('{"types": [{"name": "a"}], "relations": []}')
-    assert "typed/schema.json: damaged" in fails(capsys, "update", "typed", "--edges", "edges.csv")
+    assert "no type 'node'" in fails(capsys, "update", "typed", "--edges", "edges.csv")
 
 
 def test_a_damaged_pointer_is_said_by_every_command(updated, capsys):
@@ -230,7 +230,7 @@ def test_a_damaged_graph_of_a_version_is_refused_with_the_way_back(updated, caps
         said = fails(capsys, name, str(path), *more)
         where = graph / file if damage is not beyond else graph
         assert said.startswith(f"graphcl: {where.parent if file == 'store.json' else where}")
-        assert "; use an earlier version: graphcl update runs/mine --rollback" in said
+        assert said.endswith("; use an earlier version: graphcl update runs/mine --rollback")
     with pytest.raises(RunError, match=r"Run\('runs/mine'\)\.rollback\(\)"):
         graphcl.Run(path).predict()
     call(capsys, "update", str(path), "--rollback")

@@ -209,13 +209,28 @@ def adds_words(x, adjacency, generator):
     return x + "noise", adjacency
 
 
+def half_a_view(x, adjacency, generator):
+    return x
+
+
+def two_losses(h_1, h_2):
+    return (h_1 - h_2).square().mean(1)
+
+
+def plain_number(h_1, h_2):
+    return (h_1 - h_2).square().mean().item()
+
+
 FAULTS = {
     "encoder": (Twisted, "Twisted failed: RuntimeError: mat1 and mat2 shapes", "x @ self.weight"),
     "a factory": (broken_factory, "broken_factory failed: KeyError: 'no such", "return {}["),
     "perturbation": (adds_words, "adds_words failed: TypeError: unsupp", 'return x + "noise"'),
+    "half": (half_a_view, "half_a_view failed: ValueError: too many values to unpack", ""),
     "loss": (lambda h_1, h_2: h_1 @ h_2, "<lambda> failed: RuntimeError: mat1 and", "h_1 @ h_2,"),
+    "rows": (two_losses, r"two_losses failed: TypeError: a loss returns a scalar .*\[60\]", ""),
+    "number": (plain_number, "plain_number failed: TypeError: a loss .* got float", ""),
 }
-KINDS = {"a factory": "encoder"}
+KINDS = {"a factory": "encoder", "half": "perturbation", "rows": "loss", "number": "loss"}
 
 
 @pytest.mark.parametrize("case", FAULTS)

@@ -19,7 +19,6 @@ from tests.estimator.test_typed import library
 from tests.groups import in_processes
 
 SHORT = {
-    "device": "cpu",  # its tensors are compared with NumPy's
     "encoder": "residual",
     "normalisation": "layer",
     "side_by_side": True,

@@ -150,13 +150,14 @@ def test_threads_of_torch_change_no_bit_and_stay_as_they_were():
         np.testing.assert_array_equal(one, found[0])
 
 
-@pytest.mark.parametrize("kind", ["texts", "numbers", "names", "none"])
+@pytest.mark.parametrize("kind", ["texts", "numbers", "names", "mixed", "none"])
 def test_neighbours_by_id(kind):
     x, edges, neighbours, _ = world()
     ids = {
         "texts": np.array([f"node {row}" for row in range(NODES)]),
         "numbers": np.arange(NODES) * 7 - 100,
         "names": Names.of([f"nœud {row}" for row in range(NODES)]),
+        "mixed": np.array([row if row % 2 else f"n{row}" for row in range(NODES)], dtype=object),
         "none": None,
     }[kind]
     graph = small(x, edges)
@@ -222,7 +223,7 @@ def test_what_does_not_fit_is_refused(tmp_path):
         model.embed_new(x[NODES:], neighbours[0], graph=graph)
     with pytest.raises(GraphError, match="one list per node"):
         model.embed_new(x[NODES:], "abc", graph=graph)
-    with pytest.raises(GraphError, match=r"1\.5 \(float\); ids are integers or texts"):
+    with pytest.raises(GraphError, match=r"no node has the id '1\.5'"):
         model.embed_new(x[NODES], [1.5], graph=graph)
     with pytest.raises(GraphError, match="no node has the id '400'"):
         model.embed_new(x[NODES], [400], graph=graph)
@@ -307,7 +308,7 @@ def test_new_nodes_of_graphs_with_types_say_what_is_missing():
         (["p3"], "by which relation is 'p3' linked"),
         (["cites/p999"], "no node has the id 'p999'"),
         (["cite/p3"], r"no relation 'cite'.*did you mean 'cites'"),
-        (["writes/0"], "edge writes/0: edges of writes have features, and no table made them"),
+        (["writes/0"], "edges of writes have features"),
     ):
         with pytest.raises(GraphError, match=message):
             model.embed_new(paper, near, graph=graph, node_type="paper")

@@ -6,9 +6,15 @@ from scipy.special import expit, softmax
 
 from graphcl.errors import GraphError
 from graphcl.evaluation import calibration, folds, logistic
+from graphcl.evaluation.calibration import (
+    STRENGTHS,
+    HeldOut,
+    Term,
+    average,
+    log_shares,
+)
 from graphcl.evaluation.prediction_error import measure
 from graphcl.evaluation.probe import standardiser
-from graphcl.evaluation.terms import STRENGTHS, HeldOut, Term, average, log_shares
 
 
 def fitted(z, targets, *, standard=None, **how):

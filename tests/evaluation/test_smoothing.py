@@ -6,18 +6,7 @@ import pytest
 import scipy.sparse
 
 from graphcl.evaluation.calibration import fit_calibrated
-from graphcl.evaluation.smoothing import (
-    HOPS,
-    PRIOR,
-    STRENGTHS,
-    Around,
-    HeldOutSmoothed,
-    Smoothing,
-    choose_exponent,
-    hops,
-    sharpen,
-    weigh_hops,
-)
+from graphcl.evaluation.smoothing import HOPS, PRIOR, STRENGTHS, Around, Smoothing, hops, weigh_hops
 
 
 def means_of(graph):
@@ -56,34 +45,11 @@ def test_hops_and_their_weights_are_those_of_plain_loops():
     got = weigh_hops([(rows, found, np.eye(3, dtype=int)[y])], False)
     np.testing.assert_allclose(got, shares, rtol=1e-5)
     assert got.sum() == pytest.approx(1)
-    shares_of_classes = np.log([0.5, 0.3, 0.2])
-    whole = Smoothing.of(got, 1.0, shares_of_classes, False, means, p.astype(np.float32))
+    whole = Smoothing.of(got, means, p.astype(np.float32))
     every = hops(means, p, np.arange(20))
     np.testing.assert_allclose(
         whole.smooth(p, means @ whole.near), np.einsum("k,kno->no", got, every), rtol=1e-4
     )
-
-
-@pytest.mark.parametrize("several", [False, True])
-def test_probabilities_that_are_too_careful_are_sharpened(several):
-    random = np.random.default_rng(0)
-    classes = 2 if several else 3
-    scores = 2 * random.normal(size=(600, classes))
-    log_shares = np.log([0.4, 0.3, 0.3][:classes])
-    if several:
-        p = 1 / (1 + np.exp(-scores))
-        targets = (random.random(p.shape) < p).astype(int)
-    else:
-        p = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
-        drawn_classes = [random.choice(3, p=row) for row in p]
-        targets = np.eye(3, dtype=int)[drawn_classes]
-    careful = sharpen(p, 0.5, log_shares, several)
-    np.testing.assert_allclose(sharpen(careful, 2, log_shares, several), p, atol=1e-6)
-    held_out = [HeldOutSmoothed(np.arange(600), careful, targets, log_shares)]
-    assert choose_exponent(held_out, several) == pytest.approx(2, rel=0.2)
-    few = [HeldOutSmoothed(np.arange(4), careful[:4], targets[:4], log_shares)]
-    assert choose_exponent(few, several) == pytest.approx(1, abs=0.5)
-    assert choose_exponent([], several) == 1
 
 
 def drawn(seed, homophily):

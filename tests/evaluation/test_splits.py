@@ -211,7 +211,7 @@ def test_auc_is_scikit_learns_with_ties_and_empty_labels():
     targets[:, 1] = 0
     expected = np.mean([roc_auc_score(targets[:, k], scores[:, k]) for k in (0, 2)])
     assert mean_auc(scores, targets) == pytest.approx(expected)
-    assert mean_auc(scores[:, :1], np.zeros((40, 1), int)) is None
+    assert mean_auc(scores[:, :1], np.zeros((40, 1), int)) == 0.5
 
 
 def test_micro_f1_is_scikit_learns():

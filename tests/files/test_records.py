@@ -1,7 +1,6 @@
 import csv
 import json
 import sys
-from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet
@@ -178,14 +177,3 @@ def test_answers_are_a_few_lines_a_data_frame_and_a_table_in_a_notebook(monkeypa
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(MissingExtraError, match=r"Links.to_pandas needs .*graphcl\[pandas\]"):
         answers["Links"].to_pandas()
-
-
-@pytest.mark.parametrize("name", ["file:l[1].parquet", "a=1/l*.parquet", "l?.csv"])
-def test_labels_are_read_from_the_file_that_is_named(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path(name).parent.mkdir(exist_ok=True)
-    write_records(Path("l1.csv"), {"id": ["1"], "label": ["wrong"]})
-    write_records(Path("l.parquet"), {"id": ["1"], "label": ["right"]})
-    write_records(Path("l.csv"), {"id": ["1"], "label": ["right"]})
-    Path("l" + Path(name).suffix).rename(name)
-    assert read_pairs(Path(name), ("id", "label"), RunError) == [("1", "right")]

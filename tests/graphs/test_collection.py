@@ -2,11 +2,9 @@ import dataclasses
 
 import numpy as np
 import pytest
-import torch
-from torch_geometric.data import Data
 
 from graphcl.errors import GraphError
-from graphcl.graphs.collection import GraphCollection, as_graphs, fingerprint
+from graphcl.graphs.collection import GraphCollection, fingerprint
 from graphcl.graphs.graph import Graph
 from tests.conftest import random_graph
 
@@ -80,15 +78,3 @@ def test_the_fingerprint_tells_graphs_apart(graph):
     assert one == fingerprint((random_graph(),))
     assert one != fingerprint((graph, graph))
     assert one != fingerprint((random_graph(2),))
-
-
-def test_graphs_of_a_list_are_without_directions_and_features_of_edges():
-    edges = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 0]])
-    weights = torch.tensor([2.0, 2.0, 1.0, 3.0])
-    bonds = Data(x=torch.eye(3), edge_index=edges, edge_attr=torch.ones(4, 2), edge_weight=weights)
-    with pytest.warns(UserWarning, match="directions and features of edges are left out"):
-        graphs = as_graphs([bonds]).train
-    assert graphs[0].is_plain
-    expected = Graph.from_edge_index(edges, np.eye(3), edge_weight=weights)
-    assert np.array_equal(graphs[0].edge_weight, expected.edge_weight)
-    assert np.array_equal(graphs[0].indices, expected.indices)

@@ -133,8 +133,7 @@ def test_signs_survive_the_logarithm():
 
 
 def test_constants_become_zero_and_are_said():
-    columns = [numbers(), np.full((ROWS, 1), 194_000.0), np.zeros((ROWS, 1))]
-    x = np.hstack(columns).astype(np.float32)
+    x = np.hstack([numbers(), np.full((ROWS, 1), 194_000.0), np.zeros((ROWS, 1))])
     x[0, 4] += 0.02  # what rounding leaves
     scaling = fitted(x)
     assert scaling.kind[4:].tolist() == [CONSTANT, CONSTANT]

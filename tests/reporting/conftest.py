@@ -8,7 +8,7 @@ import pytest
 
 from graphcl.evaluation.splits import Confusion
 from graphcl.graphs.nodes import Nodes
-from graphcl.reporting.contents import WITHOUT_GRAPH, Contents, MapPoints
+from graphcl.reporting.contents import Contents, MapPoints
 from graphcl.runs.files import RunConfig
 from graphcl.store.reader import MASKS
 
@@ -74,7 +74,7 @@ def made_up(n=300, *, labelled=True, ids=None, name="made up", seed=0, blobs=6) 
         else None,
         components=3,
         homophily=0.8 if labelled else None,
-        notes=[] if labelled else [WITHOUT_GRAPH],
+        notes=[] if labelled else ["The graph could not be read again: it is gone"],
         assigned=rank[y],
     )
 

@@ -19,7 +19,6 @@ from graphcl.estimator.model import GraphCL
 from graphcl.evaluation.drift import measure_drift
 from graphcl.graphs.graph import Graph
 from graphcl.reporting import page as page_module
-from graphcl.reporting.contents import WITHOUT_GRAPH
 from graphcl.reporting.page import (
     answer_sections,
     degree_rows,
@@ -305,7 +304,7 @@ def test_what_the_script_reads_is_what_was_measured(contents):
 def test_a_page_without_labels():
     page = render(made_up(labelled=False))
     assert "There is no probe score: the graph has no labels." in page
-    assert WITHOUT_GRAPH in page
+    assert "could not be read again" in page
     assert "confusion" not in page.split("</style>")[1].split("<script")[0]
     assert [c["title"] for c in embedded(page)["channels"]] == ["group", "degree"]
 
@@ -533,8 +532,14 @@ def test_without_labels_and_without_the_graph(model, saved, graph, tmp_path):
     page = graphcl.Run(tmp_path / "bare", graph=bare).report(layout="pca")
     assert page.path == tmp_path / "bare" / "report.html"
     assert "the graph has no labels" in page.path.read_text()
-    page = graphcl.Run(saved).report(layout="pca", without_graph=True)
-    assert WITHOUT_GRAPH in page.path.read_text()
+    notes = []
+    page = graphcl.Run(saved).report(layout="pca", on_note=notes.append)
+    assert "The graph could not be read again" in page.path.read_text()
+    assert len(notes) == 1
+    assert "does not say which graph" in notes[0]
+    page = graphcl.Run(saved).report(layout="pca", without_graph=True, on_note=notes.append)
+    assert "it was not asked for" in page.path.read_text()
+    assert len(notes) == 1
 
 
 def test_what_is_refused(saved, graph, tmp_path):

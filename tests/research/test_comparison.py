@@ -10,7 +10,6 @@ from graphcl.errors import GraphCLError
 from graphcl.research import comparison
 from graphcl.research.comparison import compare, read_systems, summarise_rows
 from graphcl.research.output import csv_text, latex_table
-from graphcl.store.header import MASKS
 from tests.conftest import random_graph
 
 CPU = torch.device("cpu")
@@ -116,35 +115,6 @@ def test_a_graph_that_cannot_be_scored_is_a_failure_with_its_reason(tmp_path):
     path = tmp_path / "rows.jsonl"
     (row,) = compare(loaders, read_systems(["raw"]), path, seeds=[0], device=CPU)
     assert row["failed"] == "random: has no labels to score by"
-
-
-def test_a_class_of_one_node_is_no_score(tmp_path):
-    """No split tests the only node of a class: there is no ROC-AUC, where 50.0 was printed."""
-    y = np.zeros(60, np.int64)
-    y[7] = 1
-    graph = random_graph().replace(y=y, train_mask=None, val_mask=None, test_mask=None)
-    path = tmp_path / "rows.jsonl"
-    rows = compare({"one": lambda: graph}, read_systems(["raw,trees"]), path, seeds=[0], device=CPU)
-    for row in rows:
-        assert "score" not in row
-        assert "cannot be scored: class 1 (1 node) is in no test split" in row["failed"]
-    assert "50.0" not in comparison.report_of(*comparison.regimes(rows)).markdown
-
-
-def test_splits_that_cannot_be_scored_are_left_out_and_said(tmp_path):
-    y = (np.arange(60) % 2 == 0).astype(np.int64)
-    splits = np.zeros((3, 3, 60), np.bool_)
-    for place in range(3):
-        splits[:, place, 20 * place : 20 * place + 20] = True
-    splits[1, 2, 1::2] = False  # the second tests one class, the third chooses by one
-    splits[2, 1, ::2] = False
-    graph = random_graph().replace(y=y, splits=splits, **dict(zip(MASKS, splits[0], strict=True)))
-    path = tmp_path / "rows.jsonl"
-    (row,) = compare({"one": lambda: graph}, read_systems(["raw"]), path, seeds=[0], device=CPU)
-    assert (row["splits"], len(row["split_scores"])) == (2, 2)
-    assert list(row["left_out"]) == ["1 of 3 splits, whose test nodes are of one class"]
-    notes = comparison.footnotes(*comparison.regimes([row]))
-    assert "one: left out: 1 of 3 splits, whose test nodes are of one class." in notes
 
 
 def test_a_budget_leaves_the_rest_for_later(tmp_path):

@@ -1,5 +1,6 @@
 """Damaged and forged runs are refused, and a run knows who wrote it."""
 
+import dataclasses
 import json
 import pickle
 import struct
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from graphcl.runs import files
 from graphcl.runs.files import answer_file, keep_answer, read_answer_table, read_answers
 from tests.forging import Hostile, described, npy, refused
 
@@ -120,6 +122,53 @@ def test_embeddings(content, message, model, capsys, bounded):
     config("[run]", '[run]\ngraph = "cora"')(model)
     (model / "embeddings.npy").write_bytes(content)
     refused(["evaluate", model], capsys, f"embeddings.npy: {message}")
+
+
+ORIGIN = files.Origin("SELECT * FROM 'edges.csv'", "0123456789abcdef", '{"nodes": "people.csv"}')
+
+
+def sealed(folder, config):
+    folder.mkdir(exist_ok=True)
+    files.write_config(folder, config)
+    return files.read_config(folder)
+
+
+@pytest.fixture
+def own_key(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def test_a_run_that_this_user_wrote_is_sealed_wherever_it_lies(tmp_path, own_key):
+    config = files.RunConfig({}, seed=0, num_features=3, origin=ORIGIN)
+    written = sealed(tmp_path / "run", config)
+    assert written.is_sealed
+    assert written.origin == ORIGIN
+    (tmp_path / "run").rename(tmp_path / "moved")
+    assert files.read_config(tmp_path / "moved").is_sealed
+
+
+@pytest.mark.parametrize("key", ["graph", "fingerprint", "tables"])
+@pytest.mark.parametrize("value", ["", "other"])
+def test_whoever_changes_the_origin_breaks_the_seal(tmp_path, own_key, key, value):
+    written = sealed(tmp_path / "run", files.RunConfig({}, seed=0, origin=ORIGIN))
+    changed = dataclasses.replace(written, origin=dataclasses.replace(ORIGIN, **{key: value}))
+    (tmp_path / "run" / files.CONFIG).write_text(changed.to_toml())
+    assert not files.read_config(tmp_path / "run").is_sealed
+
+
+def test_another_users_seal_and_none_are_not_this_users(tmp_path, own_key, monkeypatch):
+    written = sealed(tmp_path / "run", files.RunConfig({}, seed=0, origin=ORIGIN))
+    for seal in ("", "0" * 64, written.seal[:-1], "\u00e9"):
+        assert not dataclasses.replace(written, seal=seal).is_sealed
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))
+    assert not written.is_sealed
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/none")  # no place for a key
+    assert not sealed(tmp_path / "run", written).is_sealed
+
+
+def test_a_run_without_a_graph_needs_no_seal(tmp_path, own_key):
+    assert sealed(tmp_path / "run", files.RunConfig({}, seed=0)).seal == ""
+    assert not (tmp_path / "cache").exists()
 
 
 def test_summaries_come_back_by_kind(tmp_path):

@@ -122,9 +122,7 @@ def ends_beyond(path):
 
 @pytest.mark.usefixtures("nothing_runs")
 @pytest.mark.parametrize("make", [hidden_calls, swollen, of_other_lengths, ends_beyond])
-@pytest.mark.parametrize(
-    "command", [["neighbors", "model", "0"], ["report", "model", "--without-graph"]]
-)
+@pytest.mark.parametrize("command", [["neighbors", "model", "0"], ["report", "model"]])
 def test_nodes(make, command, model, capsys, bounded):
     np.save(model / "embeddings.npy", np.ones((60, 8), np.float32))
     make(model / "nodes.npz")

@@ -16,7 +16,7 @@ from graphcl.runs.files import write_object
 def run(tmp_path):
     path = tmp_path / "run"
     path.mkdir()
-    (path / "config.toml").write_text("[recipe]\n[run]\nformat = 1\n".ljust(100, "\n"))
+    (path / "config.toml").write_text("x" * 100)
     return path
 
 
@@ -119,7 +119,7 @@ def test_shared_files_are_counted_once(run):
         write_object(folder / versions.ABOUT, {})
     sizes = [one.bytes for one in versions.versions(run)]
     assert sizes[1] >= 1000
-    assert sizes[2] < 1000
+    assert sizes[2] < 100
 
 
 def test_a_disk_without_links_gets_copies(run, monkeypatch):
@@ -128,7 +128,7 @@ def test_a_disk_without_links_gets_copies(run, monkeypatch):
 
     monkeypatch.setattr(os, "link", refuse)
     versions.share_file(run / "config.toml", run / "copy")
-    assert (run / "copy").read_text() == (run / "config.toml").read_text()
+    assert (run / "copy").read_text() == "x" * 100
     assert not (run / "copy").samefile(run / "config.toml")
 
 

@@ -135,8 +135,7 @@ def test_what_is_under_way_when_the_service_stops_is_answered():
         async def send(message):
             sent.append(message)
 
-        scope = {"type": "http", "method": "GET", "path": "/known"}
-        scope["headers"] = [(b"host", b"localhost")]
+        scope = {"type": "http", "path": "/known", "headers": [(b"host", b"localhost")]}
         task = asyncio.create_task(gate(slow, bounds=Bounds(per_second=0))(scope, None, send))
         while not began:
             await asyncio.sleep(0.01)
@@ -194,26 +193,6 @@ def test_counts_are_prometheus_text():
     assert buckets[-1] == 2
     assert "graphcl_requests_under_way 0.0" in text
     assert "graphcl_run_version 3.0" in text
-
-
-def test_events_are_counted():
-    counts = Counts(("/known",))
-    for name in ("version", "version", "load failed", "worker died", "started"):
-        counts.event(name)
-    text = counts.text().decode()
-    assert "graphcl_versions_loaded_total 2.0" in text
-    assert "graphcl_version_failures_total 1.0" in text
-    assert "graphcl_worker_deaths_total 1.0" in text
-
-
-def test_head_is_get_without_a_body(client):
-    for path in ("/health", "/ready", "/metrics", "/docs", "/openapi.json"):
-        whole, head = client.get(path), client("HEAD", path)
-        assert head.status_code == whole.status_code
-        assert head.content == b""
-        assert head.headers["content-type"] == whole.headers["content-type"]
-    assert client("HEAD", "/v1/embed").status_code == 405
-    assert client("HEAD", "/nowhere").status_code == 404
 
 
 def test_every_answer_has_the_headers():

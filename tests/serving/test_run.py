@@ -79,7 +79,7 @@ def test_a_new_node_that_is_a_copy_is_looked_at_like_the_node(served, a_run):
     relation, row = a_run[1].only_relation, 7
     near = relation.indices[relation.indptr[row] : relation.indptr[row + 1]]
     new = New(np.asarray(a_run[1].x[[row]]), [[f"node {one}" for one in near]])
-    learned = served._fit_labels().learned
+    learned = served._fit_labels()
     evidence = learned.evidence
     z = np.asarray(served.z[[row]])
     known = evidence.take(np.array([row]))
@@ -155,9 +155,9 @@ def test_of_many_labels_a_sample_is_learned(a_run, monkeypatch):
     served = ServedRun(*a_run)
     rows = np.arange(60)
     found = served.predict(rows)
-    assert len(served._fit_labels().learned.labelled) == 20
-    plain = served._fit_labels().learned.of_rows(rows)
-    others = np.setdiff1d(rows, served._fit_labels().learned.labelled)
+    assert len(served._fit_labels().labelled) == 20
+    plain = served._fit_labels().of_rows(rows)
+    others = np.setdiff1d(rows, served._fit_labels().labelled)
     names = ("red", "green", "blue")
     table = np.array([[one["probabilities"][name] for name in names] for one in found])
     np.testing.assert_array_equal(table[others], plain[others].astype(float))

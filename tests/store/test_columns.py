@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphcl import Graph
-from graphcl.errors import RunError
+from graphcl.errors import GraphError, RunError
 from graphcl.store.columns import Ids, Names
 
 
@@ -43,28 +43,11 @@ def test_whole_numbers_are_names_too(tmp_path):
     assert Graph.open(tmp_path / "g").node_ids.tolist() == [10, 2**40, 7]
 
 
-WRONG = {
-    "float": (1.0, r"the id at place 1 is 1.0 \(float\); ids are integers or texts: int\(1.0\)"),
-    "none": (None, "the id at place 1 is None, which is no value"),
-    "tuple": ((0, 1), r"\(tuple\); ids are integers or texts: convert them with str"),
-    "bytes": (b"a", r"b'a'.decode\(\) is one"),
-}
-
-
-@pytest.mark.parametrize("wrong", WRONG)
-@pytest.mark.parametrize("ids", [np.array([1, 2]), Names.of(["1", "2", "1.0", "None"])])
-def test_only_integers_and_texts_are_looked_for(ids, wrong):
-    value, message = WRONG[wrong]
-    found = Ids(ids)
-    assert found.chosen(["1", 2], None, "run", RunError).tolist() == [0, 1]
-    assert found.chosen("2", None, "run", RunError).tolist() == [1]
-    asked = np.empty(2, object)
-    asked[:] = ["1", value]
-    for several in (asked, asked.tolist()):
-        with pytest.raises(RunError, match=f"run: .*{message}"):
-            found.chosen(several, None, "run", RunError)
-    with pytest.raises(RunError, match="mask or a range as rows="):
-        found.chosen([True, False], None, "run", RunError)
+def test_names_of_other_kinds_are_refused(tmp_path):
+    graph = Graph.from_edge_index([[0], [1]], np.eye(2), node_ids=[(0, 1), (1, 1)])
+    with pytest.raises(GraphError, match=r"strings; got \(0, 1\)"):
+        graph.save(tmp_path / "g")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("others", [0, 20])

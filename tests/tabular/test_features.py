@@ -120,7 +120,7 @@ def test_facts_and_values_are_those_of_plain_loops(data, width, rows):
         numbers = Numbers(duck, source, names, duck.folder / "n", training=training)
         facts, filling = numbers.facts, np.arange(1.0, 1 + len(numbers.facts.total))
         dense = np.full((rows, len(filling)), np.nan)
-        for first, column, block in numbers.blocks(filling, np.zeros(len(filling))):
+        for first, column, block in numbers.blocks(filling):
             dense[first : first + len(block), column : column + block.shape[1]] = block
     assert facts.rows == rows
     for place, name in enumerate(names):

@@ -2,13 +2,11 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from graphcl.errors import StoreError
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.structural import FEATURE_NAMES
-from graphcl.store.reader import verify_store
 from graphcl.tabular import originals as module
-from graphcl.tabular.build import load_tables, open_prepared, write_prepared
+from graphcl.tabular.build import load_tables
 from graphcl.tabular.options import TableOptions
 from graphcl.tabular.originals import originals
 
@@ -111,36 +109,3 @@ def test_labels_and_degrees():
     assert flags.items == ("label = 0", "label = 1")
     assert flags.values.toarray().tolist() == [[True, False], [False, False]]
     assert degree.values.tolist() == [4, 1]
-
-
-def test_a_store_keeps_the_cells_as_they_were(options, tmp_path):
-    graph, _ = load_tables("e.csv", options)
-    write_prepared(graph, tmp_path / "store")
-    again = open_prepared(tmp_path / "store").only_type
-    before, after = graph.only_type.cells, again.cells
-    assert [(one.name, one.kind) for one in after] == [(one.name, one.kind) for one in before]
-    for one, other in zip(before, after, strict=True):
-        for cell, same in zip(one.values.tolist(), other.values.tolist(), strict=True):
-            assert cell == same or (cell != cell and same != same)
-    assert [one.name for one in originals(again)] == [
-        one.name for one in originals(graph.only_type)
-    ]
-    assert again.preparation.to_json() == graph.only_type.preparation.to_json()
-    verify_store(tmp_path / "store")
-
-
-@pytest.mark.parametrize("damage", ["other", "short", "kinds"])
-def test_damaged_cells_are_refused_by_name(options, tmp_path, damage):
-    graph, _ = load_tables("e.csv", options)
-    write_prepared(graph, tmp_path / "store")
-    path = tmp_path / "store/nodes-0" / module.CELLS
-    with np.load(path) as held:
-        arrays = dict(held)
-    if damage == "other":
-        path.write_bytes(b"PK damaged")
-    if damage == "short":
-        np.savez(path, **arrays | {"ends": arrays["ends"][:-1]})
-    if damage == "kinds":
-        np.savez(path, **arrays | {"about": np.frombuffer(b'[["a", "flags"]]', np.uint8)})
-    with pytest.raises(StoreError, match=r"cells\.npz"):
-        open_prepared(tmp_path / "store")

@@ -1,6 +1,5 @@
 """A run whose day moves forward: as if the tables had been read whole as of the new day."""
 
-import shlex
 import shutil
 from pathlib import Path
 
@@ -64,14 +63,8 @@ def check_like(run, until, edges="e.csv", nodes="n.csv"):
     assert run.graph.num_edges == whole.num_edges
 
 
-WHOLE = ["--whole", "--edges", "e.csv", "--nodes", "n.csv"]
-TABLES = {"whole": True, "edges": "e.csv", "nodes": "n.csv"}
-
-
-def test_all_tables_are_read_again(place, capsys):
-    assert run(["update", "run", "--until", LATER]) == 2
-    command = capsys.readouterr().err.rpartition("name them yourself: ")[2]
-    assert run(shlex.split(command)[1:]) == 0
+def test_the_runs_own_tables_are_read_again(place):
+    assert run(["update", "run", "--until", LATER]) == 0
     moved = Run("run", device="cpu")
     assert moved.version == 1
     assert trained_tables(moved.folder).until == LATER
@@ -81,9 +74,9 @@ def test_all_tables_are_read_again(place, capsys):
     (place / "e.csv").write_text(table(knows))
     z = only(moved.embeddings).tobytes()
     moved.rollback()
-    assert moved.update(until=LATER, **TABLES).version == 2
+    assert moved.update(until=LATER).version == 2
     assert only(moved.embeddings).tobytes() == z
-    assert moved.update(until=LATEST, **TABLES).about["until"] == LATEST
+    assert moved.update(until=LATEST).about["until"] == LATEST
     check_like(moved, LATEST)
 
 
@@ -107,14 +100,16 @@ def test_new_tables_are_as_good_as_all_tables(place, until):
 
 
 def test_only_forward_and_only_with_tables(place, capsys):
-    assert run(["update", "run", "--until", "2025-03-09", *WHOLE]) == 2
+    assert run(["update", "run", "--until", "2025-03-09"]) == 2
     assert "is as of 2025-03-10; --until moves it forward" in capsys.readouterr().err
-    assert run(["update", "run", "--until", "some day", *WHOLE]) == 2
+    assert run(["update", "run", "--until", LATER, "--label", "y"]) == 2
+    assert "--label must be left out with --until" in capsys.readouterr().err
+    assert run(["update", "run", "--until", "some day"]) == 2
     assert "times are dates, such as" in capsys.readouterr().err
-    assert run(["update", "run", "--remove-nodes", "n.csv", *WHOLE]) == 2
-    assert "what the tables lack is removed; leave --remove-nodes" in capsys.readouterr().err
+    config = Path("run/config.toml")
+    config.write_text(config.read_text().replace("e.csv", "x.csv"))
     assert run(["update", "run", "--until", LATER]) == 2
-    assert "a run names no table to read" in capsys.readouterr().err
+    assert "not read on the word of a run" in capsys.readouterr().err
     assert [one.number for one in Run("run").versions] == [0]
 
 
@@ -141,9 +136,7 @@ def test_edges_with_other_features_are_read_again_as_they_are(tmp_path, monkeypa
     words += ["buys=year", "--until", "2004", "--out", "run", "--set", "epochs=1", "--set", "dim=8"]
     assert run(words) == 0
     moved = Run("run", device="cpu")
-    nodes = {"customer": "people.csv", "product": "goods.csv"}
-    edges = {"customer:buys:product": "buys.csv"}
-    moved.update(until=2007, whole=True, nodes=nodes, edges=edges)
+    moved.update(until=2007)
     options = trained_tables(moved.path)
     prepared = {
         "preparations": options.preparations,

@@ -10,7 +10,6 @@ import scipy.sparse
 from graphcl.errors import GraphError
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.structural import structural_features
-from graphcl.graphs.validation import is_labelled
 from graphcl.store.columns import Names
 from graphcl.tabular.build import read_tables
 from graphcl.tabular.options import TableOptions
@@ -165,11 +164,11 @@ def test_ids_of_every_kind(ids_before, new, after, stored, tmp_path):
 
 
 def test_names_of_nodes_that_stay_are_not_copied_one_by_one():
-    names = Names.of(["aa", "b", "ccc", "d"])
+    names = Names.of(["aa", "", "ccc", "d"])
     graph = Graph.from_edge_index([[0], [1]], np.zeros((4, 1), np.float32), node_ids=names)
     left = grow(graph, TableOptions(), remove_nodes=["aa", "d"]).changed.graph
     assert isinstance(left.node_ids, Names)
-    assert left.node_ids.tolist() == ["b", "ccc"]
+    assert left.node_ids.tolist() == ["", "ccc"]
 
 
 def test_features_from_edges_are_computed_again():
@@ -327,34 +326,6 @@ def test_several_labels_of_new_nodes_and_nodes_without_any():
     assert found.class_names == ("x", "y", "z")
     none = [-1, -1, -1]
     assert found.y.tolist() == [[1, 0, 0], none, [1, 0, 1], none, [0, 1, 0]]
-
-
-@pytest.mark.parametrize("empty", [None, "", "NA", -1, np.nan])
-def test_new_nodes_may_all_be_without_a_label(old, empty):
-    new = nodes_of(["f", "g"], kind=[empty, empty])
-    grown = grow(old, options(old, nodes=new)).changed.graph
-    assert grown.only_type.y.tolist() == [0, 1, 0, 1, 0, -1, -1]
-    assert grown.only_type.class_names == ("x", "y")
-
-
-@pytest.mark.parametrize(
-    ("labels", "more"),
-    [
-        ({"price": [1.5, 2.25, 7.125]}, {}),
-        ({"kind": ["x|y", "y", "z"]}, {"label_separator": "|"}),
-        ({"a": [0, 1, 0], "b": [1, 1, 0]}, {}),
-        ({"kind": [1, 0, 2]}, {}),
-    ],
-)
-def test_so_may_they_if_a_label_is_a_number_or_there_are_several(labels, more):
-    names = tuple(labels)
-    old = read_tables(edges_of([("a", "b")]), nodes_of(list("abc"), **labels), label=names, **more)
-    new = nodes_of(["d", "e"], **{name: ["", ""] for name in names})
-    how = TableOptions(nodes=new, label=names, preparation=old.preparation, **more)
-    y = grow(old, how).changed.graph.only_type.y
-    assert np.array_equal(y[:3], old.only_type.y)
-    assert not is_labelled(y[3:]).any()
-    assert y.shape[1:] == old.only_type.y.shape[1:]
 
 
 def test_edges_to_unknown_nodes_are_left_out_if_the_caller_says_so(old):

@@ -19,7 +19,7 @@ from graphcl.estimator.model import GraphCL
 from graphcl.graphs.collection import fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.runs import versions
-from graphcl.runs.files import GRAPH, read_embeddings
+from graphcl.runs.files import read_embeddings
 from graphcl.runs.nodes import read_nodes
 from tests.conftest import random_graph
 from tests.updating.conftest import NODES, rows
@@ -42,7 +42,7 @@ def saved(path, graph, **recipe):
 def whole_embedding(run):
     """The graph of a run's current version embedded whole, by its model."""
     folder = versions.current_run(Path(run))
-    graph = Graph.open(folder / GRAPH)
+    graph = Graph.open(folder / versions.GRAPH)
     return GraphCL.load(run, device="cpu").transform(graph)
 
 
@@ -435,13 +435,3 @@ def test_a_run_of_symbolic_links_is_updated(place, graph):
     done = graphcl.Run(folder).update(edges=pairs([("n0", "n41")]))
     assert not any(file.is_symlink() for file in done.path.rglob("*"))
     assert_exact(folder)
-
-
-def test_reasons_after_an_update_have_the_columns_own_names(place, graph):
-    graphcl.Run("run", graph=graph).update(edges=pairs([("n0", "n40")]))
-    run = graphcl.Run("run")
-    labels = {name: "old" if int(name[1:]) % 2 else "young" for name in list(run.nodes().ids)[:40]}
-    found = run.predict(labels, why=True)
-    named = {name for one in found.reasons for name, _ in one.columns}
-    assert named
-    assert named <= {"age", "city"}

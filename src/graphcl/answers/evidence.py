@@ -27,7 +27,6 @@ from graphcl.settings import ENCODER_OPTIONS
 
 MOST_COLUMNS = 512  # of a table that is made of columns of nodes
 MOST_ROWS = 2000  # labelled nodes whose columns span it
-LINEAR = 1e-3  # of a part's variance that a linear function of columns may miss
 MOST_BYTES = 1 << 28  # of such a table; without it, the embedding has to do
 EMBEDDING, UNSCALED, FIRST_HOP = "embedding", "embedding, unscaled", "one hop of the embedding"
 OWN, OWN_SCALED, NEIGHBOURS = "own columns", "own columns, scaled", "columns two hops away"
@@ -46,7 +45,6 @@ class Evidence:
         columns: of those tables that were made of columns of nodes: how.
         parts: which columns of the embedding are of what; see `embedding_parts`.
         around: the same tables with the graph's edges; None if there are none.
-        x: the columns of nodes that tables are made of; None if there are none.
     """
 
     tables: Mapping[str, Any]
@@ -54,7 +52,6 @@ class Evidence:
     columns: Mapping[str, "Columns"]
     parts: Mapping[str, slice] = field(default_factory=dict)
     around: Around | None = None
-    x: Any = None
 
     def take(self, rows: Any) -> dict[str, Array]:
         """Returns rows of every table."""
@@ -93,55 +90,6 @@ class Evidence:
                 found[name][:, some] = self._averages[name][some]
         return found
 
-    def with_columns(self, inputs: Mapping[str, Array], x: Any, others: Any) -> dict[str, Array]:
-        """Returns rows as they would be if the nodes had other columns of their own.
-
-        The part of an embedding that is of the node itself follows where it is known how.
-
-        Args:
-            inputs: the rows.
-            x: the columns that they are of.
-            others: those that they are to be of.
-        """
-        found = dict(inputs)
-        own = self._own_part
-        if own is not None and EMBEDDING in found:
-            moved = np.asarray((others - x) @ own, np.float32)
-            for name in (EMBEDDING, UNSCALED):
-                if name in found:
-                    found[name] = found[name].copy()
-                    found[name][:, self.parts[ITSELF]] += moved
-        for name in (OWN, OWN_SCALED):
-            if name in found:
-                found[name] = self.columns[name].of_new(others, ())
-        if TOGETHER in found:
-            both = [self.standard[EMBEDDING](found[EMBEDDING]), found[OWN_SCALED]]
-            found[TOGETHER] = np.concatenate(both, axis=1, dtype=np.float32)
-        return found
-
-    @cached_property
-    def _own_part(self) -> Array | None:
-        """What takes columns to the part of the embedding that is of the node itself.
-
-        That part is a linear function of the columns unless these are scaled row by row. It is
-        fitted to half of some nodes; None if it does not hold for the other half.
-        """
-        if self.x is None or ITSELF not in self.parts or self.x.shape[1] > MOST_COLUMNS:
-            return None
-        z: Any = self.tables[EMBEDDING]
-        some = np.linspace(0, len(z) - 1, min(len(z), 8 * self.x.shape[1] + 200)).astype(int)
-        x = self.x[some]
-        x = np.asarray(x.toarray() if scipy.sparse.issparse(x) else x, np.float64)
-        part = np.asarray(z[some][:, self.parts[ITSELF]], np.float64)
-        middle, shift = x.mean(axis=0), part.mean(axis=0)
-        size = np.maximum(x.std(axis=0), 1e-12)
-        table = (x - middle) / size
-        half: Array = np.linalg.lstsq(table[::2], part[::2] - shift, rcond=1e-6)[0]
-        missed = np.square(table[1::2] @ half - (part[1::2] - shift)).sum()
-        if not missed <= LINEAR * np.square(part[1::2] - shift).sum():
-            return None
-        return np.asarray(half / size[:, None])
-
     @cached_property
     def _averages(self) -> dict[str, Array]:
         return {name: np.asarray(one[:]).mean(axis=0) for name, one in self.tables.items()}
@@ -162,7 +110,6 @@ def gather_evidence(
     standard: dict[str, Callable[[Array], Array]] = {EMBEDDING: standardiser(z)}
     columns: dict[str, Columns] = {}
     means = neighbour_means(graph)
-    own_columns: Any = None
     if isinstance(z, np.ndarray):
         tables[UNSCALED] = z
         standard[UNSCALED] = _one_scale(z)
@@ -172,7 +119,6 @@ def gather_evidence(
         x: Any = getattr(graph, "x", None)
         wide = min(MOST_COLUMNS, len(labelled))
         if is_table(x) and x.shape[0] * wide * 4 <= MOST_BYTES:
-            own_columns = x
             size = float(np.sqrt(z.shape[1]))
             columns[OWN] = Columns.of(x, _unit_rows, labelled, size)
             columns[OWN_SCALED] = Columns.of(x, _unit_columns(x), labelled, size)
@@ -187,7 +133,7 @@ def gather_evidence(
     if means is not None and isinstance(z, np.ndarray):
         alone = scipy.sparse.diags_array((np.diff(means.indptr) == 0).astype(np.float32))
         around = Around(tables, labelled, (means + alone).tocsr())
-    return Evidence(tables, standard, columns, parts or {}, around, own_columns)
+    return Evidence(tables, standard, columns, parts or {}, around)
 
 
 @dataclass(frozen=True, eq=False)
@@ -302,7 +248,7 @@ def embedding_parts(recipe: Mapping[str, Any], num_features: int) -> dict[str, s
     """
     from graphcl.encoders.side_by_side import divide_columns
 
-    names = ["dim", "layers", *ENCODER_OPTIONS]
+    names = ["dim", "layers", *(name for name in ENCODER_OPTIONS if name != "normalisation")]
     if any(recipe.get(name) is None for name in names):
         return {}
     own, _, widths = divide_columns(num_features, **{name: recipe[name] for name in names})

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphcl.arrays import Array
-from graphcl.errors import GraphError, RunError, demand, option, require
+from graphcl.errors import GraphCLError, GraphError, RunError, demand, option, require
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import NODE
 from graphcl.partitioned.embeddings import (
@@ -25,7 +25,7 @@ from graphcl.partitioned.embeddings import (
     type_shards,
 )
 from graphcl.runs.files import weights_digest
-from graphcl.settings import LABEL_KINDS
+from graphcl.runs.versions import OwnGraphError
 from graphcl.store.columns import Ids
 from graphcl.store.header import is_divided, read_store
 
@@ -145,48 +145,35 @@ def shards_of_run(
     return shards, nodes
 
 
-def nodes_of_type(run: Any, name: str, *, graph: Any, shards: bool) -> Nodes | None:
-    """Returns what is known of the nodes of a type, also before a run has its embeddings.
+def columns_of_run(
+    run: Any, nodes: Nodes, node_type: str | None, *, read: bool
+) -> "tuple[list[Original], str]":
+    """Returns what is known of nodes as their owner knows it, and why columns lack, if they do.
+
+    They are cells of the node table, or features; then labels and degrees. These alone where the
+    graph cannot be read.
 
     Args:
         run: the `graphcl.Run`.
-        name: the type.
-        graph: the path of the store in parts whose embeddings are in shards, or None.
-        shards: whether they are in shards; the graph itself is not read then.
+        nodes: what it keeps of them.
+        node_type: of a typed graph: which.
+        read: whether the graph may be read.
     """
-    from graphcl.runs.nodes import describe_nodes, read_nodes
-
-    nodes = read_nodes(run.folder, name)
-    if nodes is not None:
-        return nodes
-    if not shards:
-        return describe_nodes(run.graph, name)
-    return None if graph is None else read_parts_nodes(Path(str(graph)), name)
-
-
-def columns_of_run(nodes: Nodes, graph: Any, kind: str | None) -> "tuple[list[Original], str]":
-    """Returns what is known of nodes as their owner knows it, and why columns lack, if they do.
-
-    They are cells of the node table, or features; then labels and degrees. These alone without a
-    graph, and of several.
-
-    Args:
-        nodes: what the run keeps of them.
-        graph: the graph of the run, or None.
-        kind: of a typed graph: the type of the nodes.
-    """
-    from graphcl.graphs.graph import Graph
     from graphcl.tabular.originals import MOST_VALUES, originals
 
-    if graph is None:
-        return originals(nodes), "features are not compared: the graph is not read"
-    if not isinstance(graph, Graph):
-        return originals(nodes), "features are not compared: there are several graphs"
-    own = graph.type(kind) if kind else graph.only_type
-    why = ""
-    if own.x is not None and own.x.size > MOST_VALUES:
-        why = "features are not compared: there are too many"
-    return originals(replace(own, degree=nodes.degree)), why
+    why = "" if read else "features are not compared: the graph is not read"
+    try:
+        if read:
+            graph, kind = run.one_graph(), run.type_of(run.type_folder(node_type))
+            own = graph.type(kind) if kind else graph.only_type
+            nodes = replace(own, degree=nodes.degree)
+            large = own.x is not None and own.x.size > MOST_VALUES
+            why = "features are not compared: there are too many" if large else ""
+    except OwnGraphError:
+        raise
+    except GraphCLError as error:
+        why = f"of the columns of nodes nothing is known: {error}"
+    return originals(nodes), why
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,12 +204,6 @@ class KnownLabels:
         """Whether there are two classes that exclude each other."""
         return len(self.classes) == 2 and not self.several
 
-    def wanted(self, name: Any = None) -> int:
-        """Returns the place of the class of two that is looked for; not named, the rarer one."""
-        if name is not None:
-            return [str(one) for one in self.classes].index(str(name))
-        return int(np.subtract(*self.targets.sum(axis=0)) >= 0)
-
     def only(self, nodes: Array) -> "KnownLabels":
         """Returns the labels of some nodes, ``[nodes]`` booleans; the others become unknown."""
         known = self.known & nodes
@@ -231,12 +212,7 @@ class KnownLabels:
 
 
 def known_labels(
-    labels: Any,
-    ids: Any,
-    names: tuple[Any, ...] = (),
-    *,
-    kind: str = "auto",
-    stored: bool = False,
+    labels: Any, ids: Any, names: tuple[Any, ...] = (), *, kind: str = "auto"
 ) -> KnownLabels:
     """Returns labels in one form, from any that `predict` takes.
 
@@ -245,16 +221,13 @@ def known_labels(
         ids: of all nodes.
         names: of the classes, if they are numbered.
         kind: ``classes``, a ``number`` to predict, or ``auto``; see `validation.is_number`.
-        stored: whether they are a graph's own, in which −1 is never a class.
 
     Raises:
         GraphError: they do not fit the nodes.
     """
     from graphcl.graphs.validation import numbered_labels
 
-    kinds = f"{', '.join(LABEL_KINDS[:-1])} or {LABEL_KINDS[-1]}"
-    require(kind in LABEL_KINDS, "predict", option("label_kind"), kinds, kind)
-    given, own = numbered_labels(labels, ids, "predict", kind, stored=stored)
+    given, own = numbered_labels(labels, ids, "predict", kind)
     names = own or names
     demand(
         given.ndim in (1, 2) and len(given) == len(ids),

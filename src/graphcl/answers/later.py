@@ -31,12 +31,11 @@ from graphcl.evaluation.prediction_error import measure
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import NODE, Relation
 from graphcl.runs.files import read_config
+from graphcl.runs.graph import run_tables
 from graphcl.store.columns import Ids
 from graphcl.tabular.build import load_met, load_tables
-from graphcl.tabular.options import TableOptions
 
 LATER = "labels that came later"
-Tables = tuple[Any, TableOptions]
 MOST_NEW, MOST_TYPED = 2000, 200  # later nodes that are embedded, each alone; others are not scored
 
 
@@ -61,17 +60,14 @@ class Later:
     structural: bool
 
 
-def read_later(tables: Tables, after: Any) -> Later:
-    """Reads the tables of a run as of a day, and as of a later one.
-
-    Args:
-        tables: the list of edges, and how to read all tables, as `named_tables` returns them.
-        after: the day.
+def read_later(run: Path, after: Any) -> Later:
+    """Reads the tables of a run as of a day, and as of its own.
 
     Raises:
+        RunError: the run was not trained on tables, or they are not read on its word.
         GraphError: the tables have no times.
     """
-    name, options = tables
+    name, options = run_tables(run)
     fresh: dict[str, Any] = dict.fromkeys(("preparation", "preparations", "edge_preparations"))
     graph, _ = load_tables(name, replace(options, until=after, **fresh))
     made = {kind: one.preparation for kind, one in graph.nodes.items() if one.preparation}
@@ -91,18 +87,18 @@ def read_later(tables: Tables, after: Any) -> Later:
 
 
 def links_after(
-    model: Any, tables: Tables, after: Any, *, relation: str | None = None, **how: Any
+    run: Path, model: Any, after: Any, *, relation: str | None = None, **how: Any
 ) -> LinkEvaluation:
     """Ranks the pairs of a run's tables that were linked after a day, as `evaluate_links` does.
 
     Args:
+        run: the run.
         model: its settings are used.
-        tables: of the run, as for `read_later`.
         after: the day.
         relation: of a typed graph: the relation that is judged.
         how: `negatives` and `seed`, as of `evaluate_links`.
     """
-    later = read_later(tables, after)
+    later = read_later(run, after)
     held = later_edges(later, relation, negatives=how["negatives"], seed=how["seed"])
     how["share"] = len(held.edges) / (len(held.edges) + held.relation.num_edges)
     found = evaluate_links(model, later.graph, relation=relation, held=held, **how)
@@ -149,20 +145,13 @@ def _among(relation: Relation, later: Later) -> Relation:
 
 
 def predict_after(
-    run: Path,
-    model: Any,
-    tables: Tables,
-    after: Any,
-    *,
-    node_type: str | None = None,
-    seed: int = 0,
+    run: Path, model: Any, after: Any, *, node_type: str | None = None, seed: int = 0
 ) -> Predictions:
     """Predicts labels that came after a day from those that were known by then.
 
     Args:
         run: the run.
         model: its settings are used.
-        tables: of the run, as for `read_later`.
         after: the day.
         node_type: of a graph with types: which; None is the only one with labels.
         seed: decides the folds.
@@ -174,7 +163,7 @@ def predict_after(
     Raises:
         GraphError: no label came later, or none was known.
     """
-    later = read_later(tables, after)
+    later = read_later(run, after)
     graph = later.graph
     kind = node_type or graph.labelled_type or next(iter(graph.nodes))
     own, late, places = graph.type(kind), later.late.type(kind), later.places[kind]
@@ -186,8 +175,8 @@ def predict_after(
         not (own.has_number or late.has_number),
         f"{graph.name}: a number that came later is not scored; classes are",
     )
-    known = known_labels(own.y, own.ids, own.class_names, stored=True)
-    truth = known_labels(late.y, late.ids, late.class_names, stored=True)
+    known = known_labels(own.y, own.ids, own.class_names)
+    truth = known_labels(late.y, late.ids, late.class_names)
     rows = np.flatnonzero(truth.known & ~((places >= 0) & known.known[places]))
     new, random = np.flatnonzero(places[rows] < 0), np.random.default_rng(seed)
     most = (0 if later.structural else MOST_NEW) if graph.is_plain else MOST_TYPED

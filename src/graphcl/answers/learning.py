@@ -57,55 +57,24 @@ class Learned:
         own = 1.0 if self.smoothing is None else float(self.smoothing.shares[0])
         return {name: own * one for name, one in self.probe.weights.items()} | {SMOOTHED: 1 - own}
 
-    def of_rows(self, rows: Array) -> Array:
-        """Returns the answers for nodes, labelled or not; `rows` are their numbers."""
-        found = [self.answer(self.seen(rows[block])) for block in blocks(max(1, len(rows)), _BLOCK)]
+    def of_rows(self, rows: Array, *, without: str | None = None) -> Array:
+        """Returns the answers for nodes, labelled or not.
+
+        Args:
+            rows: their numbers.
+            without: a part of what is known of them that is left out; see `Evidence.without`.
+        """
+        found = []
+        for block in blocks(max(1, len(rows)), _BLOCK):
+            some = rows[block]
+            inputs, near = self.evidence.take(some), None
+            if without is not None:
+                inputs = self.evidence.without(without, inputs)
+            alone = self.smoothing is None or without in (NEAR, SURROUNDINGS)
+            if self.smoothing is not None and self.evidence.around is not None and not alone:
+                near = self.evidence.around.means[some] @ self.smoothing.near
+            found.append(self._answers(inputs, near))
         return np.concatenate(found)
-
-    def seen(self, rows: Array) -> "Seen":
-        """Returns what is looked at of nodes of the graph."""
-        x, near = self.evidence.x, None
-        if self.smoothing is not None and self.evidence.around is not None:
-            near = self.evidence.around.means[rows] @ self.smoothing.near
-        own = None if x is None else x[rows]
-        return Seen(self.evidence.take(rows), own, near, np.ones(len(rows), bool))
-
-    def seen_new(self, z: Array, x: Array, neighbours: Sequence[Array]) -> "Seen":
-        """Returns what is looked at of nodes that the graph does not have.
-
-        Args:
-            z: their embeddings.
-            x: their features.
-            neighbours: the rows of the neighbours of each.
-        """
-        joined, near = np.array([len(some) > 0 for some in neighbours], bool), None
-        if self.smoothing is not None:
-            near = np.zeros((len(z), self.smoothing.near.shape[1]), np.float32)
-            for row in np.flatnonzero(joined).tolist():
-                near[row] = self.smoothing.near[neighbours[row]].mean(axis=0)
-        return Seen(self.evidence.of_new(z, x, neighbours), x, near, joined)
-
-    def answer(self, seen: "Seen", *, without: str | None = None, x: Any = None) -> Array:
-        """Returns the answers for nodes of which this is looked at.
-
-        Args:
-            seen: what is looked at.
-            without: a part of it that is left out; see `Evidence.without`.
-            x: own columns in place of theirs.
-        """
-        inputs = seen.inputs
-        if without is not None:
-            inputs = self.evidence.without(without, inputs)
-        if x is not None:
-            inputs = self.evidence.with_columns(inputs, seen.x, x)
-        if isinstance(self.probe, NumberProbe):
-            return np.stack(self.probe.predict(inputs), axis=1)
-        found = self.probe.probabilities(inputs)
-        if self.smoothing is None or seen.near is None or without in (NEAR, SURROUNDINGS):
-            return found
-        joined = seen.joined
-        found[joined] = self.smoothing.smooth(found[joined], seen.near[joined])
-        return found
 
     def with_held_out(self, answers: Array, rows: Array, held: Array | None = None) -> Array:
         """Returns answers in which those of labelled nodes are by a probe that has not seen them.
@@ -130,31 +99,21 @@ class Learned:
             x: their features.
             neighbours: the rows of the neighbours of each.
         """
-        return self.answer(self.seen_new(z, x, neighbours))
+        found = self._answers(self.evidence.of_new(z, x, neighbours), None)
+        joined = np.array([len(some) > 0 for some in neighbours])
+        if self.smoothing is not None and joined.any():
+            near = self.smoothing.near
+            around = np.stack([near[some].mean(axis=0) for some in neighbours if len(some)])
+            found[joined] = self.smoothing.smooth(found[joined], around)
+        return found
 
-
-@dataclass(frozen=True, eq=False)
-class Seen:
-    """What a probe looks at of some nodes.
-
-    Attributes:
-        inputs: their rows of every table.
-        x: their own columns, dense or sparse; None if there are none to look at.
-        near: what the predictions of their neighbours add; None without smoothing.
-        joined: which of them have neighbours, or are smoothed anyway.
-    """
-
-    inputs: Mapping[str, Array]
-    x: Any
-    near: Array | None
-    joined: Array
-
-    def take(self, places: Array) -> "Seen":
-        """Returns what is looked at of some of them."""
-        inputs = {name: rows[places] for name, rows in self.inputs.items()}
-        x = None if self.x is None else self.x[places]
-        near = None if self.near is None else self.near[places]
-        return Seen(inputs, x, near, self.joined[places])
+    def _answers(self, inputs: Mapping[str, Array], near: Array | None) -> Array:
+        if isinstance(self.probe, NumberProbe):
+            return np.stack(self.probe.predict(inputs), axis=1)
+        found = self.probe.probabilities(inputs)
+        return (
+            found if near is None or self.smoothing is None else self.smoothing.smooth(found, near)
+        )
 
 
 def learn(

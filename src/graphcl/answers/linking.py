@@ -8,8 +8,6 @@ embeddings, or by its common neighbours. `evaluate_links` says what each is wort
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,8 +22,7 @@ from graphcl.answers.link_model import (
     RelationScores,
     best_pairs,
 )
-from graphcl.answers.ordering import in_id_order, inverse
-from graphcl.arrays import Array, Integers
+from graphcl.arrays import Array
 from graphcl.errors import GraphError, demand, option, require
 from graphcl.evaluation.links import (
     STRUCTURAL,
@@ -37,7 +34,6 @@ from graphcl.evaluation.links import (
 )
 from graphcl.evaluation.unsupervised import EXACT_ROWS, unit_rows
 from graphcl.files.records import Answer
-from graphcl.graphs.collection import rows_by_type
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import Relation
 from graphcl.settings import LINKS_BY
@@ -161,9 +157,6 @@ def links(
             the graph is large.
         seed: decides which pairs the model learns from.
 
-    The answer does not depend on the order of rows: links are learned and searched in the order of
-    ids, and of equal scores the lower id is first. An index, above 20,000 nodes, has its own order.
-
     Raises:
         GraphError: an id is unknown, or there is no graph to tell what is missing.
     """
@@ -183,7 +176,6 @@ def links(
         require(by not in STRUCTURAL, "links", option("by"), only, by)
         meant = meant_relation(graph, relation)
         z = source.transform(graph) if hasattr(source, "transform") else source
-        z = rows_by_type(z, graph)
         _check_rows(z, meant, graph)
         sides, who = [graph.nodes[kind] for kind in meant.key[::2]], f"links: {meant.source}"
         ids = [ids_of(one, range(one.num_nodes)) for one in sides]
@@ -192,32 +184,13 @@ def links(
             z = embeddings_of(source, graph, "links")
         ids = [ids_of(graph, range(graph.num_nodes) if z is None else z)] * 2
     of = None if nodes is None and rows is None else chosen_rows(ids[0], nodes, rows, who)
-    if whole is not None:
-        ordered, orders = in_id_order(whole)
-        if ordered is not whole:
-            source_type, _, target_type = (meant or whole.only_relation).key
-            first, second = orders[source_type], orders[target_type]
-            found = links(
-                _in_order(z, orders),
-                pairs,
-                graph=ordered,
-                rows=None if of is None else inverse(first)[of],
-                k=k,
-                relation=relation,
-                by=by,
-                model=model,
-                index=None if index is None else _OrderedIndex(index, first),
-                seed=seed,
-            )
-            ends = [first[found.pairs[:, 0]], second[found.pairs[:, 1]]]
-            return replace(found, pairs=np.stack(ends, axis=1))
     listed = None if pairs is None else _rows_of_pairs(pairs, ids)
     edges = meant or (None if whole is None else whole.only_relation)
     scores: Any = None
     if whole is not None:
         whole.check()
         if by == LINKS_BY[0]:
-            embed = None if model is None else partial(_embed_types, model)
+            embed = (lambda _: z) if model is None else model.transform
             scores = ModelScores.learn(z, whole, meant, embed, index=index, seed=seed)
     if by in STRUCTURAL:
         scores = NeighbourScores(edges, by)
@@ -230,28 +203,6 @@ def links(
     listed, values = scores.missing(of, k) if listed is None else (listed, scores.pairs(listed))
     why = scores.why(listed) if by == LINKS_BY[0] else None
     return Links(listed, ids[0][listed[:, 0]], ids[1][listed[:, 1]], values, linked, why, by)
-
-
-def _in_order(z: Any, orders: Mapping[str, Integers]) -> Any:
-    """Returns embeddings in another order of rows; of several types by type."""
-    if z is None:
-        return None
-    if isinstance(z, Mapping):
-        return {kind: np.asarray(rows)[orders[kind]] for kind, rows in z.items()}
-    (order,) = orders.values()
-    return np.asarray(z)[order]
-
-
-class _OrderedIndex:
-    """An index over rows, which answers with their numbers in another order."""
-
-    def __init__(self, index: Any, order: Integers) -> None:
-        self.index, self.places = index, inverse(order)
-
-    def search(self, vectors: Any, count: int, **how: Any) -> Any:
-        """Returns the nearest rows."""
-        found = self.index.search(vectors, count, **how)
-        return SimpleNamespace(keys=self.places[np.asarray(found.keys).astype(np.int64)])
 
 
 def meant_relation(graph: Any, name: str | None = None) -> Relation:
@@ -272,11 +223,6 @@ def meant_relation(graph: Any, name: str | None = None) -> Relation:
             f"{option('relation', first)}"
         )
     return graph.only_relation
-
-
-def _embed_types(model: Any, graph: Graph) -> Any:
-    """Returns the embeddings of a graph, by type unless it is plain."""
-    return rows_by_type(model.transform(graph), graph)
 
 
 def _check_rows(z: Any, relation: Relation, graph: Graph) -> None:
@@ -324,7 +270,7 @@ class ModelScores:
         z: Any,
         graph: Graph,
         relation: Relation | None,
-        embed: Callable[[Graph], Any] | None,
+        embed: Callable[[Graph], Any],
         *,
         index: Any = None,
         seed: int = 0,
@@ -335,21 +281,19 @@ class ModelScores:
             z: embeddings of the graph.
             graph: a graph.
             relation: of a typed graph; None in a plain one.
-            embed: embeds the graph without some of its edges; None takes `z` for it.
+            embed: embeds the graph without some of its edges.
             index: over the embeddings of a large plain graph.
             seed: decides which pairs the model learns from.
         """
         name = None if relation is None else ":".join(relation.key)
         about = PairColumns.of(z, relation or graph.only_relation)
-        ordered, orders = in_id_order(graph)  # what is drawn does not depend on the order of rows
-        whole = _in_order(z, orders)
 
         def rivals(held: HeldOutEdges, rows: Any, count: int) -> Array:
             left = None if relation is None else held.relation
             return _best_by_each(_searches(rows, held.graph, left), None, count)
 
         try:
-            model = LinkModel.fit(ordered, name, embed or (lambda _: whole), rivals, seed=seed)
+            model = LinkModel.fit(graph, name, embed, rivals, seed=seed)
         except GraphError:
             return None
         return cls(model, about, _searches(z, graph, relation, index))
@@ -445,13 +389,11 @@ def evaluate_links(
     if typed:
         relation = ":".join(meant_relation(graph, relation).key)
     if held is None:
-        graph, _ = in_id_order(graph)
         held = hold_out_edges(graph, relation, share=share, negatives=negatives, seed=seed)
     trained = clone(model).set_output(transform="default").fit(held.graph)
-    embed = partial(_embed_types, trained)
-    z, pairs = embed(held.graph), held.pairs
+    z, pairs = trained.transform(held.graph), held.pairs
     left = held.relation if typed else None
-    learned = ModelScores.learn(z, held.graph, left, embed, seed=seed)
+    learned = ModelScores.learn(z, held.graph, left, trained.transform, seed=seed)
     by = {} if learned is None else {"model": learned.pairs(pairs)}
     if typed:
         by["embeddings"] = RelationScores.of(z, held.relation).pairs(pairs)

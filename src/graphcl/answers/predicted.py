@@ -1,30 +1,145 @@
 """What `predict` returns: classes or labels with probabilities, or numbers with intervals, and why.
 
-Two classes are a ranking: who comes first, how often that is right, and where to stop. Reasons are
-found by `graphcl.answers.reasons`.
+Two classes are a ranking: who comes first, how often that is right, and where to stop.
+
+What a prediction rests on is found by leaving a part out: own columns, neighbours, or their
+neighbours are replaced by those of the average node, and the answer changes by so much. Columns are
+named by a ridge regression of the label on the node's own columns, because embeddings do not name
+theirs. A column's effect is its weight times how far the node is from the average.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
+from graphcl.answers.evidence import (
+    EMBEDDING,
+    FAR,
+    ITSELF,
+    NEAR,
+    NEIGHBOURS,
+    OWN_SCALED,
+    SURROUNDINGS,
+)
 from graphcl.answers.inputs import KnownLabels
-from graphcl.answers.reasons import Reason
+from graphcl.answers.learning import Learned
 from graphcl.arrays import Array
 from graphcl.errors import GraphError, counted, option, require
-from graphcl.evaluation.paired import LEVEL as LEVEL_OF_TEST
 from graphcl.evaluation.prediction_error import PredictionError, measure
-from graphcl.evaluation.promises import SURE, Promise, promised_thresholds
 from graphcl.evaluation.regression import LEVEL, NumberError, measure_number
+from graphcl.evaluation.unsupervised import unit_rows
 from graphcl.files.records import Answer
 from graphcl.graphs.validation import is_labelled
-from graphcl.settings import is_number
 
+MOST_EXPLAINED = 10_000  # nodes; the first ones of a ranking
+NAMED = 3  # columns, and labelled nodes
+_BLOCK = 1024
 TOP_SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
 LEAST_TOP = 5  # nodes; of fewer, a share says little
 OURS = "graphcl"
+BETTER = 0.01  # a rival's headline above ours by so much is worth a word
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a node is predicted as it is.
+
+    Attributes:
+        parts: by how much the answer would change without own columns, neighbours, and their
+            neighbours: above 0, they speak for it.
+        columns: own columns that say most, with their effect.
+        like: the labelled nodes whose embeddings are most similar, with their labels.
+    """
+
+    parts: dict[str, float]
+    columns: tuple[tuple[str, float], ...]
+    like: tuple[tuple[Any, Any], ...]
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{name} {change:+.2g}" for name, change in self.parts.items())
+        columns = ", ".join(f"{name} {'+' if effect > 0 else '−'}" for name, effect in self.columns)
+        like = ", ".join(f"{name} ({label})" for name, label in self.like)
+        said = [parts, columns and f"columns: {columns}", like and f"like {like}"]
+        return "; ".join(one for one in said if one)
+
+
+def explain(
+    learned: Learned, rows: Array, places: Array, *, graph: Any, ids: Any, rests: bool = True
+) -> list[Reason]:
+    """Returns the reasons of some nodes.
+
+    Args:
+        learned: what predicts them.
+        rows: their numbers; those beyond `MOST_EXPLAINED` are left out.
+        places: the class or label of each that is explained; 0 of a number.
+        graph: has their columns, and the names of these; None if it cannot be had.
+        ids: of all nodes.
+        rests: say what the answers rest on; not if a plain rival gave them.
+    """
+    rows, places = rows[:MOST_EXPLAINED], places[:MOST_EXPLAINED]
+    each, tables = np.arange(len(rows)), learned.evidence.tables
+    answer = learned.of_rows(rows)[each, places]
+    there = _parts(learned) if rests else []
+    without = {part: learned.of_rows(rows, without=part)[each, places] for part in there}
+    columns, labels = _columns(learned, rows, places, graph), _in_words(learned)
+    unit = unit_rows(np.asarray(tables[EMBEDDING][learned.labelled]))
+    found = []
+    for start in range(0, len(rows), _BLOCK):
+        some = rows[start : start + _BLOCK]
+        cosine = unit_rows(np.asarray(tables[EMBEDDING][some])) @ unit.T
+        cosine[some[:, None] == learned.labelled] = -np.inf  # a node is not like itself
+        nearest = np.argsort(-cosine, axis=1, kind="stable")[:, : min(NAMED, len(unit) - 1)]
+        for number, like in enumerate(nearest, start=start):
+            alike = tuple((ids[learned.labelled[one]], labels[one]) for one in like)
+            parts = {name: float(answer[number] - one[number]) for name, one in without.items()}
+            found.append(Reason(parts, columns[number], alike))
+    return found
+
+
+def _in_words(learned: Learned) -> list[str]:
+    """Returns what each labelled node is."""
+    targets, classes = learned.known.targets[learned.labelled], learned.known.classes
+    if learned.known.number:
+        return [f"{one:.4g}" for one in targets.tolist()]
+    return [", ".join(str(classes[one]) for one in np.flatnonzero(row)) for row in targets]
+
+
+def _parts(learned: Learned) -> list[str]:
+    """Returns the parts that predictions look at."""
+    evidence, looked_at = learned.evidence, set(learned.evidence.parts)
+    looked_at |= {ITSELF} if evidence.columns else set()
+    if SURROUNDINGS not in looked_at:
+        looked_at |= {NEAR} if learned.smoothing is not None else set()
+        looked_at |= {FAR} if NEIGHBOURS in evidence.columns else set()
+    return [part for part in (ITSELF, NEAR, FAR, SURROUNDINGS) if part in looked_at]
+
+
+def _columns(
+    learned: Learned, rows: Array, places: Array, graph: Any
+) -> list[tuple[tuple[str, float], ...]]:
+    """Returns the own columns of each row that say most, with their effects."""
+    made = learned.evidence.columns.get(OWN_SCALED)
+    if made is None or graph is None:
+        return [()] * len(rows)
+    table, targets = made.table[learned.labelled].astype(np.float64), learned.known.targets
+    own = targets[learned.labelled].astype(np.float64).reshape(len(table), -1)
+    centred, aim = table - table.mean(axis=0), own - own.mean(axis=0)
+    inner = centred.T @ centred
+    inner[np.diag_indices_from(inner)] += max(float(np.trace(inner)) / len(table), 1e-12)
+    weight = made.basis @ np.linalg.solve(inner, centred.T @ aim)
+    prepared = graph.preparation
+    names = list(prepared.features) if prepared is not None else []
+    names += [f"feature {place}" for place in range(len(names), weight.shape[0])]
+    found: list[tuple[tuple[str, float], ...]] = []
+    for row, place in zip(rows.tolist(), places.tolist(), strict=True):
+        cells = made.prepare(graph.x[[row]])
+        sparse = scipy.sparse.issparse(cells)
+        effect = np.asarray(cells.todense() if sparse else cells).ravel() * weight[:, place]
+        most = np.argsort(-np.abs(effect), kind="stable")[:NAMED]
+        found.append(tuple((names[one], float(effect[one])) for one in most if effect[one]))
+    return found
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,9 +176,6 @@ class Ranking(Answer):
         precision: of the nodes above the threshold.
         found: the fraction of the wanted nodes that is above it.
         nodes: how many held-out nodes.
-        promised: the precision above the threshold is at least this, with probability `sure`; None
-            if no precision was asked for.
-        sure: see `promised`.
     """
 
     wanted: Any
@@ -75,8 +187,6 @@ class Ranking(Answer):
     precision: float
     found: float
     nodes: int
-    promised: float | None = None
-    sure: float | None = None
 
 
 def rank(
@@ -95,13 +205,12 @@ def rank(
         truth: whether they are of that class.
         wanted: its name.
         weight: how much each node counts.
-        precision: the threshold is the lowest above which so many nodes can be promised to be
-            right; see `graphcl.evaluation.promises`.
+        precision: the threshold is the lowest above which so many nodes are right.
         cost: of a false alarm, and of a wanted node that is missed: the threshold is where a
             probability makes both cost the same.
 
     Raises:
-        GraphError: no threshold can promise the precision.
+        GraphError: no threshold has the precision.
     """
     from sklearn.metrics import average_precision_score, roc_auc_score
 
@@ -118,10 +227,17 @@ def rank(
             right = hits[last] / seen[last]
             tops.append(Top(part, last + 1, right, right / share, hits[last] / hits[-1]))
     threshold = None if cost is None else cost[0] / (cost[0] + cost[1])
-    promise = None
     if precision is not None:
-        promise = _promise(risk, truth, count, precision)
-        threshold = promise.threshold
+        # Nodes of the same probability are above a threshold together.
+        ends = np.append(np.flatnonzero(np.diff(risk)), len(risk) - 1)
+        good = ends[hits[ends] / seen[ends] >= precision]
+        if not len(good):
+            best = float((hits[ends] / seen[ends]).max())
+            raise GraphError(
+                f"predict: {option('precision', precision)}: no threshold is right so often on "
+                f"held-out nodes; the best has {best:.2f}"
+            )
+        threshold = float(risk[good[-1]])
     above = risk >= (0.5 if threshold is None else threshold)
     flagged = float(count[above].sum())
     return Ranking(
@@ -134,29 +250,6 @@ def rank(
         precision=float((count * truth)[above].sum() / flagged) if flagged else 0.0,
         found=float((count * truth)[above].sum() / hits[-1]),
         nodes=len(risk),
-        promised=None if promise is None else promise.precision,
-        sure=None if promise is None else promise.sure,
-    )
-
-
-def _promise(risk: Array, truth: Array, count: Array, precision: float) -> Promise:
-    """Returns the promise of the lowest threshold that promises a precision.
-
-    Raises:
-        GraphError: none does.
-    """
-    promises = promised_thresholds(risk, truth, count, likely=precision)
-    kept = [promise for promise in promises if promise.precision >= precision]
-    if kept:
-        return kept[-1]
-    most = max((promise.precision for promise in promises), default=0.0)
-    lowered = float(np.floor(100 * most)) / 100
-    advice = "label more nodes"
-    if lowered > 0:
-        advice = f"ask for {option('precision', lowered)}, or label more nodes"
-    raise GraphError(
-        f"predict: {option('precision', precision)} cannot be promised with {100 * SURE:.0f} % "
-        f"certainty from {counted(len(risk), 'held-out node')}; the most is {most:.2f}: {advice}"
     )
 
 
@@ -177,10 +270,9 @@ def check_ranking(
     named = wanted is None or str(wanted) in [str(one) for one in known.classes]
     shown = ", ".join(str(one) for one in known.classes[:10])
     require(named, "predict", option("wanted"), f"one of {shown}", wanted)
-    right = precision is None or (is_number(precision) and 0 < precision < 1)
+    right = precision is None or 0 < precision < 1
     require(right, "predict", option("precision"), "between 0 and 1", precision)
-    pair = isinstance(cost, Sequence) and not isinstance(cost, str) and len(cost) == 2
-    costly = cost is None or (pair and all(is_number(one) and one > 0 for one in cost))
+    costly = cost is None or (len(cost) == 2 and min(cost) > 0)
     require(costly, "predict", option("cost"), "two positive numbers", cost)
     both = precision is not None and cost is not None
     require(not both, "predict", option("cost"), f"left out with {option('precision')}", cost)
@@ -188,20 +280,17 @@ def check_ranking(
 
 @dataclass(frozen=True, repr=False)
 class RivalScore(Answer):
-    """What a plain model is worth on the half of the held-out nodes that compares.
+    """What a plain model is worth on the same held-out nodes.
 
     Attributes:
         name: what it is; `OURS` is ours.
         score: the headline: ROC-AUC of two classes, accuracy, micro-F1 of several labels, or R².
         error: all measures.
-        chance: how likely a score so far above ours is by chance, for one of all rivals; 1 for
-            ours.
     """
 
     name: str
     score: float
     error: PredictionError | NumberError
-    chance: float = 1.0
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -214,8 +303,6 @@ class Predicted(Answer):
     rivals: tuple[RivalScore, ...] = ()
     evidence: dict[str, float] = field(default_factory=dict)
     reasons: tuple[Reason, ...] = ()
-    towards: str = ""
-    model: str = OURS
     test: Any = None
 
     def __len__(self) -> int:
@@ -223,9 +310,9 @@ class Predicted(Answer):
 
     @property
     def better(self) -> RivalScore | None:
-        """The best of the plain rivals that a test finds better than these, if there is one."""
-        better = [rival for rival in self.rivals if rival.chance <= LEVEL_OF_TEST]
-        return max(better, key=lambda rival: rival.score, default=None)
+        """The plain rival that is better than these, if there is one."""
+        best = max(self.rivals, key=lambda one: one.score, default=None)
+        return best if best is not None and best.score > self.rivals[0].score + BETTER else None
 
     def why(self) -> dict[str, Any]:
         """Returns the column of reasons; nothing if none were asked for."""
@@ -248,9 +335,7 @@ class Estimates(Predicted):
         error: what to expect, measured on labelled nodes that were held out.
         rivals: plain models beside it.
         evidence: what the predictions rest on.
-        reasons: of each node, if they were asked for; none if the model that answered has none.
-        towards: what effects above 0 in reasons speak for, in words; empty if none were asked for.
-        model: what answered: `OURS`, or the name of a rival.
+        reasons: of each node, if they were asked for.
         test: the error on test nodes, whose values were hidden; None if none were.
     """
 
@@ -315,12 +400,8 @@ class Predictions(Predicted):
         evidence: what the predictions rest on, and how much on each; see
             `graphcl.answers.evidence`.
         ranking: of two classes, what the order of the nodes is worth; None of others.
-        rivals: plain models beside it, on half of the held-out nodes; ours is the first. The
-            other half measures a rival that predicts instead.
-        reasons: of each node, if they were asked for; of the first 10,000; none if the model that
-            answered has none.
-        towards: what effects above 0 in reasons speak for, in words; empty if none were asked for.
-        model: what answered: `OURS`, or the name of a rival.
+        rivals: plain models beside it, on the same held-out nodes; ours is the first.
+        reasons: of each node, if they were asked for; of the first 10,000.
     """
 
     classes: tuple[Any, ...]

@@ -6,15 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from graphcl.answers.answering import (
-    Answerer,
-    check_rival,
-    chosen_rival,
-    reweighted,
-    rivals_of,
-    share_factors,
-)
-from graphcl.answers.evidence import embedding_parts
+from graphcl.answers.evidence import embedding_parts, is_table, neighbour_means
 from graphcl.answers.inputs import (
     KnownLabels,
     chosen_rows,
@@ -23,16 +15,24 @@ from graphcl.answers.inputs import (
     ids_of,
     known_labels,
 )
-from graphcl.answers.judging import Judge, comparing_half, is_held_out
 from graphcl.answers.learning import learn
-from graphcl.answers.predicted import Estimates, Predictions, check_ranking, rank
-from graphcl.answers.reasons import towards
+from graphcl.answers.predicted import (
+    OURS,
+    Estimates,
+    Predictions,
+    RivalScore,
+    check_ranking,
+    explain,
+    rank,
+)
+from graphcl.answers.rivals import Rival, plain_rivals
+from graphcl.arrays import Array
 from graphcl.errors import RunError, demand, is_command, option, require
 from graphcl.evaluation.calibration import CalibratedProbe
-from graphcl.evaluation.regression import LEVEL
+from graphcl.evaluation.prediction_error import PredictionError, measure
+from graphcl.evaluation.regression import LEVEL, NumberError, half_width, measure_number
 from graphcl.graphs.collection import of_labelled_type
 from graphcl.graphs.nodes import Nodes
-from graphcl.settings import check_seed, is_number
 
 NODES = ("unlabelled", "all")
 LEARN = ("all", "train")
@@ -77,8 +77,7 @@ def predict(
         nodes: ``unlabelled``, ``all``, or a list of ids.
         wanted: of two classes, the one that is looked for; the nodes that are most probably of it
             come first. None is the rarer one.
-        precision: of two classes: choose the threshold above which this share of the nodes is of
-            the wanted class, with 80 % certainty.
+        precision: of two classes: call those nodes wanted of whom so many are right.
         cost: of two classes: call a node wanted where that costs less: the cost of a false alarm,
             and of a wanted node that is missed.
         shares: of the classes among all nodes, by name, where those of the labelled nodes are
@@ -108,7 +107,7 @@ def predict(
             graph is not None and graph.y is not None, "predict: there are no labels; pass labels="
         )
         names = graph.class_names if hasattr(graph, "class_names") else graph.graphs[0].class_names
-        known = known_labels(graph.y, ids, names, stored=True)
+        known = known_labels(graph.y, ids, names)
     else:
         known = known_labels(labels, ids, kind=label_kind)
     return predict_known(
@@ -171,7 +170,7 @@ def predict_nodes(
             some = "has no labels; give some with --labels FILE (columns: id and label)"
         raise RunError(f"{name}: {some}{hint}")
     given = (own.y, own.ids, own.class_names) if labels is None else (labels, own.ids)
-    truth, split = known_labels(*given, kind=label_kind, stored=labels is None), own.split_codes
+    truth, split = known_labels(*given, kind=label_kind), own.split_codes
     asked |= {"graph": graph, "parts": parts, "nodes": nodes}
     if learn == "train":
         if split is None:
@@ -210,61 +209,77 @@ def predict_known(
 
     Of embeddings in shards, those of the labelled nodes and one block of the others are in memory.
     """
-    check_rival(using)
-    check_seed("predict", seed)
-    fraction = is_number(level) and 0 < level < 1
-    require(fraction, "predict", option("level"), "between 0 and 1", level)
     demand(known.known.any(), "predict: no node has a label")
     demand(
         not (isinstance(nodes, str) and nodes == "unlabelled" and known.known.all()),
         f"predict: all {len(z):,} nodes have a label; hide some, or ask for all nodes",
     )
     check_ranking(known, wanted, precision, cost)
-    factor = share_factors(known, shares)
+    factor = _share_factors(known, shares)
     if isinstance(nodes, str):
         rows = np.flatnonzero(~known.known | (nodes == "all"))
     else:
         rows = chosen_rows(ids, nodes, None, "predict")
-    plain = rivals_of(known, graph, ids, seed) if rivals or using else []
-    rival = chosen_rival(plain, using)
+    plain = _rivals(known, graph, ids, seed) if rivals or using else []
+    rival = next((one for one in plain if one.name == using), None)
+    names = ", ".join(one.name for one in plain) or "none: there are no columns"
+    there = using is None or rival is not None
+    require(there, "predict", option("using"), f"one of {names}", using)
     learned = learn(z, ids, known, graph=graph, parts=parts, level=level, seed=seed)
-    answerer = Answerer(learned, graph, ids, rival, factor, level)
-    answers, held = answerer.of_rows(rows), answerer.held_out
-    judge = Judge(known, learned.labelled, factor, level)
-    ours, tested = learned.probe.held_out, is_held_out(learned.probe.held_out)
-    error: Any = learned.probe.error
-    folds = 1 if error is None else error.folds
-    if factor is not None and tested.any():
-        error = judge.measure(ours, tested, folds)
-    found: Any = {"error": error, "evidence": learned.weights}
-    if plain:
-        compares = comparing_half(known, learned.labelled, ids, seed)
-        if error is not None:
-            found["rivals"] = judge.compare(ours, tested & compares, folds, plain, seed)
-        if rival is not None:
-            # It may have been chosen by its score: nodes that had a part in that do not measure it.
-            tested = is_held_out(held) & ~compares
-            error = judge.measure(held, tested, rival.folds) if tested.any() else None
-            found |= {"model": rival.name, "evidence": {rival.name: 1.0}, "error": error}
-    truth = judge.truth
+    answers, held, evidence = learned.of_rows(rows), learned.probe.held_out, learned.weights
+    if rival is not None:
+        answers, held, evidence = _by_rival(rival, graph, rows), rival.held_out, {rival.name: 1.0}
+    answers = _reweighted(learned.with_held_out(answers, rows, held), factor)
+    truth = known.targets[learned.labelled]
+    weight: Any = None if factor is None else truth @ factor
+
+    def judge(found: Array, some: Array) -> PredictionError | NumberError:
+        """Measures answers for labelled nodes that were held out, on some of these."""
+        if known.number:
+            return measure_number(found[some], truth[some], level=level)
+        return measure(
+            _reweighted(found[some], factor),
+            truth[some],
+            known.several,
+            nodes=int(some.sum()),
+            weight=None if weight is None else weight[some],
+        )
+
+    ours, told, tested = learned.probe.error, _told(learned.probe.held_out), _told(held)
+    if factor is not None and told.any():
+        ours = judge(learned.probe.held_out, told)
+    found: Any = {"error": ours, "evidence": evidence}
+    if rival is not None and tested.any():
+        found["error"] = judge(held, tested)
+    if ours is not None and plain:
+        judged = {one.name: judge(one.held_out, told & _told(one.held_out)) for one in plain}
+        scored = ({OURS: ours} | judged).items()
+        found["rivals"] = tuple(RivalScore(name, one.headline[1], one) for name, one in scored)
+    places = np.zeros(len(rows), np.int64)
     if known.number:
+        if rival is not None and tested.any():
+            half = half_width(np.abs(truth - held)[tested], level)
+            answers = answers[:, :1] + np.array([0.0, -half, half])
         found |= dict(zip(("values", "low", "high"), answers.T, strict=True))
         found["given"] = np.where(known.known, known.targets, np.nan)[rows]
     else:
         if known.is_binary:
-            first = known.wanted(wanted)
+            first = _wanted(known, wanted)
+            places += first
             if tested.any():
                 found["ranking"] = rank(
-                    reweighted(held[tested], factor)[:, first],
+                    _reweighted(held[tested], factor)[:, first],
                     truth[tested, first],
                     known.classes[first],
-                    weight=judge.weight(tested),
+                    weight=None if weight is None else weight[tested],
                     precision=precision,
                     cost=cost,
                 )
             if isinstance(nodes, str):
                 order = np.argsort(-answers[:, first], kind="stable")
                 rows, answers = rows[order], answers[order]
+        if not found.get("ranking"):
+            places = answers.argmax(axis=1)
         assert isinstance(learned.probe, CalibratedProbe)
         found |= {
             "classes": known.classes,
@@ -276,11 +291,66 @@ def predict_known(
             "temperature": learned.probe.temperature,
         }
     if why:
-        found["towards"], places = towards(known, answers, wanted)
-        found["reasons"] = tuple(answerer.reasons(rows, places))
+        told_why = explain(learned, rows, places, graph=graph, ids=ids, rests=rival is None)
+        found["reasons"] = tuple(told_why)
     return (Estimates if known.number else Predictions)(rows=rows, ids=ids[rows], **found)
+
+
+def _told(held: Array) -> Array:
+    """Returns which of the labelled nodes were held out once."""
+    return np.asarray(~np.isnan(held.reshape(len(held), -1)).any(axis=1))
+
+
+def _wanted(known: KnownLabels, name: Any) -> int:
+    """Returns the number of the class that is looked for; not named, the rarer one."""
+    if name is not None:
+        return [str(one) for one in known.classes].index(str(name))
+    return int(np.subtract(*known.targets.sum(axis=0)) >= 0)
 
 
 def _check_nodes(nodes: Any) -> None:
     known = not isinstance(nodes, str) or nodes in NODES
     require(known, "predict", "nodes", f"{' or '.join(NODES)}, or a list of ids", nodes)
+
+
+def _rivals(known: KnownLabels, graph: Any, ids: Any, seed: int) -> list[Rival]:
+    """Returns the plain rivals; none without columns."""
+    x: Any = getattr(graph, "x", None)
+    if not is_table(x):
+        return []
+    labelled = np.flatnonzero(known.known)
+    means = neighbour_means(graph)
+    near = None if means is None else means[labelled] @ x
+    return plain_rivals(
+        x[labelled], near, known.targets[labelled], kind=known.kind, seed=seed, names=ids[labelled]
+    )
+
+
+def _by_rival(rival: Rival, graph: Any, rows: Array) -> Array:
+    """Returns what a rival says of nodes; of a number, it knows no interval."""
+    means = neighbour_means(graph) if rival.neighbours else None
+    found = rival.predict(graph.x[rows], None if means is None else means[rows] @ graph.x)
+    return found if found.ndim == 2 else np.stack([found] * 3, axis=1)
+
+
+def _share_factors(known: KnownLabels, shares: Mapping[Any, float] | None) -> Array | None:
+    """Returns how many times as frequent each class is among all nodes as among labelled ones."""
+    if shares is None:
+        return None
+    given = {str(name): float(share) for name, share in shares.items()}
+    names = [str(name) for name in known.classes]
+    exclusive = known.kind == "classes"
+    right = exclusive and set(given) == set(names) and min(given.values()) > 0
+    classes = f"a positive share for each of {', '.join(names[:10])}"
+    classes = classes if exclusive else "left out: there are no classes that exclude each other"
+    require(right, "predict", option("shares"), classes, dict(shares))
+    there = known.targets.sum(axis=0) / known.known.sum()
+    return np.asarray(np.array([given[name] for name in names]) / sum(given.values()) / there)
+
+
+def _reweighted(probability: Array, factor: Array | None) -> Array:
+    """Returns probabilities for other shares of the classes."""
+    if factor is None:
+        return probability
+    scaled = probability * factor
+    return np.asarray(scaled / scaled.sum(axis=1, keepdims=True))

@@ -27,12 +27,10 @@ from graphcl.arrays import Array
 from graphcl.evaluation.folds import ascending, deal
 
 Make = Callable[[Any, Array, int], Any]  # rows, targets and a seed to a model
-ONE_ANSWER = ("majority", "median")  # names of the rival that says the same of each node
 MOST_ROWS = 5000  # labelled nodes
 MOST_LABELS = 20  # of several per node; each needs a model of its own
 FOLDS, FEWER_FOLDS, FEW_NODES = 5, 3, 300
 TREE_COLUMNS, DENSE_COLUMNS = 128, 2000  # the most that trees, and regressions on dense tables, see
-FARTHEST = 5.0  # deviations, or times the largest value of a column of words
 STRENGTHS = np.logspace(-4, 1, 6)  # C of logistic regression; 1 / C is the penalty of ridge
 
 
@@ -47,7 +45,6 @@ class Rival:
             a list with one for each.
         ask: returns what it says of labelled nodes that it has not seen.
         shape: of an answer.
-        folds: into how many parts the labelled nodes were divided.
     """
 
     name: str
@@ -55,12 +52,6 @@ class Rival:
     fit: Callable[[], Any]
     ask: Callable[[], Array]
     shape: tuple[int, ...]
-    folds: int
-
-    @property
-    def looks(self) -> bool:
-        """Whether it looks at a node at all, and does not say the same of each."""
-        return self.name not in ONE_ANSWER
 
     @cached_property
     def held_out(self) -> Array:
@@ -73,10 +64,6 @@ class Rival:
     @cached_property
     def _fitted(self) -> Any:
         return self.fit()
-
-    def fit_now(self) -> None:
-        """Fits all that is asked of it later, once; several threads may ask then."""
-        _ = self.held_out, self._fitted
 
     def predict(self, x: Any, means: Any = None) -> Array:
         """Returns probabilities ``[nodes, outputs]`` or numbers ``[nodes]`` of any nodes.
@@ -136,7 +123,7 @@ def plain_rivals(
     for name, make, neighbours in plans:
         rows = (side_by_side(own, means) if neighbours else own)[order]
         fit = partial(fit_model, make, rows, y, seed)
-        found.append(Rival(name, neighbours, fit, partial(ask, make, rows), shape, folds))
+        found.append(Rival(name, neighbours, fit, partial(ask, make, rows), shape))
     return found
 
 
@@ -185,22 +172,7 @@ def _regression(rows: Any, y: Array, _: int) -> Any:
         model = LogisticRegressionCV(Cs=STRENGTHS, cv=3, scoring="neg_log_loss", tol=1e-3)
     words = sparse or 2 * np.count_nonzero(rows) < rows.size  # a rare one is not to be the largest
     best = _best(rows, y, np.inf if sparse else DENSE_COLUMNS)
-    scaler = MaxAbsScaler() if words else StandardScaler()
-    bounded = FunctionTransformer(_within_range, accept_sparse=True)
-    return make_pipeline(best, scaler, bounded, model)
-
-
-def _within_range(rows: Any) -> Any:
-    """Returns scaled rows without values that are farther than `FARTHEST` from the middle.
-
-    A column that hardly varies among the nodes that were learned from, or has a long tail, may be a
-    thousand deviations away elsewhere. A regression is certain there, and as often wrong.
-    """
-    if not scipy.sparse.issparse(rows):
-        return np.clip(rows, -FARTHEST, FARTHEST)
-    found = rows.copy()
-    found.data = np.clip(found.data, -FARTHEST, FARTHEST)
-    return found
+    return make_pipeline(best, MaxAbsScaler() if words else StandardScaler(), model)
 
 
 def boosted_trees(rows: Any, y: Array, seed: int, **settings: Any) -> Any:

@@ -15,10 +15,9 @@ from graphcl.cli.options import print_result
 from graphcl.errors import RunError
 from graphcl.files.records import check_records_file, records, write_records
 from graphcl.run import Run
-from graphcl.runs.files import Origin, keep_answer
+from graphcl.runs.files import keep_answer
 from graphcl.store.columns import Ids
 from graphcl.tabular.options import TableOptions, counted
-from graphcl.terminal import escaped_cell
 
 if TYPE_CHECKING:
     from graphcl.opening import AnyGraph
@@ -70,35 +69,26 @@ def open_run(
     *,
     embeddings: Path | None = None,
     device: str = "auto",
-    once_more: bool = False,
 ) -> Run:
     """Returns a run whose graph is read as commands read it.
 
     Args:
         path: the run.
-        command: the command under way without the run; a refusal proposes it with the graph.
+        command: the command under way without the run, to which a refusal adds the run's graph.
         graph: the graph as the command line names it; None means the one that the run names.
         tables: options for reading `graph`.
         embeddings: shards, instead of the embeddings in the run.
         device: where a model computes.
-        once_more: whether `graph` and `tables` name all tables of the run, to be read once more,
-            and not the graph that it was trained on.
     """
-    again = (command[0], str(path), *command[1:])
 
     def read(folder: Path) -> "AnyGraph":
         from graphcl.cli.graphs import load_run_graph
 
-        given = (None, None) if once_more else (graph, tables)
-        return load_run_graph(folder, *given, again=again)
-
-    def propose(origin: Origin, options: TableOptions) -> str:
-        from graphcl.cli.graphs import command_with_tables
-
-        return command_with_tables(again, origin, options)
+        again = (command[0], str(path), *command[1:])
+        return load_run_graph(folder, graph, tables, again=again)
 
     run = Run(path, graph=graph, embeddings=embeddings, device=device)
-    return run.reading(tables or TableOptions(), read, propose)
+    return run.reading(tables or TableOptions(), read)
 
 
 def give_answer(
@@ -148,17 +138,14 @@ def first_rows(columns: Mapping[str, Any], names: Iterable[str], most: int) -> l
     kept = {name: columns[name] for name in names if name in columns}
     rows = [map(_cell, row.values()) for row in records(kept, slice(0, most))]
     more = len(next(iter(columns.values()))) - len(rows)
-    head = [escaped_cell(name) for name in kept]
-    lines = ["\t".join(row) for row in (head, *rows)] if rows else []
+    lines = ["\t".join(row) for row in (kept, *rows)] if rows else []
     return [*lines, f"… and {more:,} more; --out writes all"] if more > 0 else lines
 
 
 def _cell(value: Any) -> str:
     if isinstance(value, list):
-        return escaped_cell(", ".join(map(str, value)))
-    if value is None:
-        return ""
-    return f"{value:.4g}" if isinstance(value, float) else escaped_cell(value)
+        return ", ".join(map(str, value))
+    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
 def plain(value: Any) -> Any:

@@ -1,8 +1,7 @@
-"""`graphcl check`: compares stores and runs with their checksums, or reads tables on trial."""
+"""`graphcl check`: compares stores with their checksums, or says how tables would be read."""
 
 import shlex
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,12 +9,10 @@ import typer
 
 from graphcl.cli.options import JsonOption, print_result
 from graphcl.cli.table_options import print_notes, takes_tables
-from graphcl.errors import RunError, StoreError, counted
+from graphcl.errors import StoreError, counted
 from graphcl.runs.files import CONFIG
 from graphcl.store.header import HEADER, is_store, part_name, read_store
 from graphcl.tabular.options import TableOptions
-
-SHARDS = "shards.json"
 
 
 @takes_tables
@@ -23,23 +20,20 @@ def check(
     graph: Annotated[
         str | None,
         typer.Argument(
-            metavar="STORE|RUN|EDGES",
-            help="A store, whole or in parts, a run, a folder of shards, a list of edges, an .npz "
-            "or a dataset; not needed with --edges.",
+            metavar="STORE|EDGES",
+            help="A store, whole or in parts, a list of edges, an .npz or a dataset; not needed "
+            "with --edges.",
         ),
     ] = None,
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
     as_json: JsonOption = False,
 ) -> None:
-    """Say what would become of tables, or compare a store or a run with its checksums.
+    """Say what would become of tables, or compare a store with its checksums.
 
     Of a store, every byte is compared, and the structure is scanned. Other commands only scan the
     structure, which takes at most a second per 10⁹ bytes. That is enough for safety, because their
     loops rely on the structure, but it misses a changed feature. Of a store in parts, every part is
     checked so.
-
-    Of a run, all files are compared that decide an answer: its model, embeddings and graph, and
-    those of all its versions. Of a folder of shards, the embeddings are.
 
     Of tables, it says what train and build would make of them: what is guessed, merged and filled
     in, and what becomes of each column; or all that is wrong with them, and a command that settles
@@ -50,8 +44,6 @@ def check(
         graphcl check STORE
 
         graphcl check PARTS
-
-        graphcl check runs/mine
 
         graphcl check edges.csv --nodes nodes.parquet --label topic
 
@@ -88,27 +80,13 @@ def check(
     elif (path / part_name(0)).is_dir():
         raise StoreError(f"{path / HEADER}: missing; the folder has parts, which it lists")
     elif (path / CONFIG).is_file():
-        _check_run(path, as_json=as_json)
-    elif (path / SHARDS).is_file():
-        _check_shards(path, as_json=as_json)
+        raise StoreError(
+            f"{name}: is a run, not a store; what is in it: graphcl report {shlex.quote(name)}"
+        )
     elif path.is_dir():
         read_store(path)  # says what is missing
     else:  # an .npz or a dataset, which has no checksums
         _describe(name, load_graph(name), as_json=as_json)
-
-
-class _Sizes(dict[str, int]):
-    """The sizes of what was compared, by name; each is printed on stderr as it comes."""
-
-    def show(self, name: str, size: int, within: str = "") -> None:
-        """Notes what was compared and is unchanged."""
-        self[within + name] = size
-        print(f"{within + name}: {size:,} bytes, unchanged", file=sys.stderr, flush=True)
-
-    @property
-    def total(self) -> int:
-        """The bytes of all of it."""
-        return sum(self.values())
 
 
 def _check_store(path: Path, *, as_json: bool) -> None:
@@ -116,49 +94,15 @@ def _check_store(path: Path, *, as_json: bool) -> None:
     from graphcl.cli.graphs import describe_store, store_figures
     from graphcl.store.reader import verify_store
 
-    sizes = _Sizes()
-    store = verify_store(path, on_array=sizes.show)
-    text = f"{path}: {describe_store(store)}; unchanged, {sizes.total:,} bytes"
+    sizes = dict[str, int]()
+
+    def show(name: str, size: int) -> None:
+        sizes[name] = size
+        print(f"{name}: {size:,} bytes, unchanged", file=sys.stderr, flush=True)
+
+    store = verify_store(path, on_array=show)
+    text = f"{path}: {describe_store(store)}; unchanged, {sum(sizes.values()):,} bytes"
     print_result(store_figures(store) | {"bytes": sizes}, text, as_json=as_json)
-
-
-def _check_run(path: Path, *, as_json: bool) -> None:
-    """Compares all files of a run and of its versions, and the graphs that they keep."""
-    from graphcl.runs.digests import check_files, read_digests
-    from graphcl.runs.graph import trained_store
-    from graphcl.runs.versions import numbers, own_graph, own_graph_read, run_root, version_folder
-    from graphcl.store.reader import verify_store
-
-    sizes, graph = _Sizes(), "the graph is a dataset, or was left out"
-    root = run_root(path)
-    folders = [path] if root != path else [version_folder(path, one) for one in numbers(path)]
-    for folder in folders:
-        if not read_digests(folder):
-            raise RunError(f"{folder}: has no checksums; train again")
-        within = "" if folder == path else f"{folder.relative_to(path)}/"
-        check_files(folder, partial(sizes.show, within=within))
-        own, named = own_graph(folder), None
-        if own is None:
-            named = trained_store(folder)
-        else:
-            with own_graph_read(folder):
-                verify_store(own, partial(sizes.show, within=f"{within}{own.name}/"))
-            graph = "it keeps its graph"
-        if named is not None:
-            graph = f"its graph is {named}: graphcl check {shlex.quote(str(named))}"
-    count = counted(len(folders) - 1, "version") if len(folders) > 1 else "no version"
-    text = f"{path}: a run with {count}; unchanged, {sizes.total:,} bytes; {graph}"
-    print_result({"run": str(path), "bytes": sizes}, text, as_json=as_json)
-
-
-def _check_shards(path: Path, *, as_json: bool) -> None:
-    """Compares embeddings in shards with their checksums."""
-    from graphcl.partitioned.embeddings import check_shards
-
-    sizes = _Sizes()
-    check_shards(path, sizes.show)
-    text = f"{path}: {counted(len(sizes), 'shard')}; unchanged, {sizes.total:,} bytes"
-    print_result({"shards": str(path), "bytes": sizes}, text, as_json=as_json)
 
 
 def _describe(name: str, graph: Any, *, as_json: bool, **more: Any) -> None:

@@ -16,11 +16,9 @@ from graphcl.cli.answers import (
     open_run,
     say,
 )
-from graphcl.cli.options import JsonOption, RunGraphOption, WithoutGraphOption
+from graphcl.cli.options import JsonOption, RunGraphOption
 from graphcl.cli.table_options import takes_tables
-from graphcl.settings import MOST_SEED
 from graphcl.tabular.options import TableOptions, counted
-from graphcl.terminal import escaped_cell
 
 if TYPE_CHECKING:
     from graphcl.answers.grouping import Groups
@@ -44,12 +42,8 @@ def cluster(
     node_type: TypeOption = None,
     embeddings: EmbeddingsOption = None,
     graph: RunGraphOption = None,
-    without_graph: WithoutGraphOption = False,
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
-    seed: Annotated[
-        int,
-        typer.Option(min=0, max=MOST_SEED, metavar="N", help="Decides samples and first centres."),
-    ] = 0,
+    seed: Annotated[int, typer.Option(help="Decides samples and first centres.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Group similar nodes: k-means with the number of groups chosen, or HDBSCAN.
@@ -60,10 +54,8 @@ def cluster(
 
     Of each group, the nodes nearest to its centre are named, and what sets it apart from all other
     nodes: numbers, categories, words, features, labels, with counts and the size of the effect,
-    beyond chance: numbers are compared by a rank-sum test, counts by Fisher's exact test, with a
-    false discovery rate of 5 %. Columns that were trained on differ by construction. With
-    --without-graph, labels and degrees alone are compared. Nodes are then
-    grouped again, five times, to see whether the groups stay.
+    beyond chance. For that, the node table or the graph is read; without it, labels and degrees
+    are compared. Nodes are then grouped again, five times, to see whether the groups stay.
 
     Embeddings in shards stay on disk, and features of a store in parts are not compared.
 
@@ -84,7 +76,6 @@ def cluster(
         "method": method,
         "least": least,
         "seed": seed,
-        "without_graph": without_graph,
         "on_note": say("cluster"),
     }
     found = asked.cluster(count, node_type=asked.type_of(folder), **how)
@@ -102,16 +93,12 @@ def cluster(
 
 
 def _lines(found: "Groups") -> list[str]:
-    from graphcl.answers.profiles import TESTS  # needs SciPy, which help does not
-
     lines, again = [], None if found.stability is None else found.stability.groups
     for number, (size, some) in enumerate(zip(found.sizes, found.typical, strict=True), 1):
-        names = ", ".join(map(escaped_cell, found.ids[some].tolist()))
+        names = ", ".join(map(str, found.ids[some].tolist()))
         share = 100 * size / np.size(found.assigned)
         stays = "" if again is None else f"; found again by {100 * again[number - 1]:.0f} %"
         lines.append(f"group {number}: {counted(size, 'node')} ({share:.0f} %){stays}")
         lines.append(f"  nearest its centre: {names}")
-        lines += [f"  {escaped_cell(one)}" for one in found.profiles[number - 1]] or [NOTHING]
-    if any(found.profiles):
-        lines.append(f"what sets groups apart was tested: {TESTS}")
+        lines += [f"  {one}" for one in found.profiles[number - 1]] or [NOTHING]
     return lines

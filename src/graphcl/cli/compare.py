@@ -16,7 +16,6 @@ from graphcl.files.records import aligned
 from graphcl.runs import files as runs
 from graphcl.runs.files import read_result
 from graphcl.runs.versions import current_run
-from graphcl.settings import MOST_SEED
 from graphcl.store.header import is_store
 
 if TYPE_CHECKING:
@@ -38,9 +37,7 @@ def compare(
     labels: Annotated[
         str, typer.Option(help="Also with so few labels a class; numbers, comma-separated.")
     ] = "",
-    seed: Annotated[
-        int, typer.Option(min=0, max=MOST_SEED, metavar="N", help="The first seed.")
-    ] = 0,
+    seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
     device: DeviceOption = "auto",
     out: Annotated[Path, typer.Option(help="The folder for results.")] = Path("comparison"),
     as_json: JsonOption = False,

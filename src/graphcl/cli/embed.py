@@ -14,7 +14,7 @@ from graphcl.cli.options import DeviceOption, JsonOption, print_result
 from graphcl.cli.processes import ProcessesOption, launch
 from graphcl.cli.table_options import takes_tables
 from graphcl.errors import DatasetError, GraphError, ParameterError, RunError, counted, require
-from graphcl.files.remote import named
+from graphcl.files.remote import local, named
 from graphcl.files.text import read_text
 from graphcl.graphs.relation import NODE
 from graphcl.runs import files as runs
@@ -123,10 +123,7 @@ def embed(
     several = sum((bool(ids), bool(rows), new is not None))
     require(several <= 1, "embed", "--rows, --id and --new", "one of them", rows)
     if graph is None and not tables.given() and (run / runs.CONFIG).exists():
-        from graphcl.runs.graph import trained_store
-
-        store = trained_store(run)
-        graph = str(store) if store is not None and is_parts(store) else None
+        graph = _trained_parts(run)
     # Some nodes, or new ones, are those of the graph that was divided: it is read whole.
     if graph is not None and is_divided(Path(graph)) and not several:
         require(not to, "embed", "--to", "left out for parts", to)
@@ -285,7 +282,6 @@ def _new_rows(
             [np.array(names, dtype=object) for names in asked.neighbours],
             edges=asked.edges or None,
             weights=asked.weights,
-            edge_columns=asked.edge_columns,
         )
     except GraphError as error:
         raise RunError(f"{file}: {error}") from None
@@ -308,6 +304,21 @@ def _range(text: str, nodes: Any) -> slice:
     within = not isinstance(nodes, GraphCollection) and 0 <= first < end <= count
     require(within, "embed", "--rows", f"a range within 0:{count} of one graph", text)
     return slice(first, end)
+
+
+def _trained_parts(run: Path) -> str | None:
+    """Returns the store in parts that a run was trained on; None if it was something else.
+
+    Raises:
+        RunError: there is one of that name, and it is of another build.
+    """
+    config = runs.read_config(run, baselines=True)
+    graph = local(config.origin.graph) if config.is_sealed else config.origin.graph
+    if not (graph and is_parts(Path(graph))):
+        return None
+    if read_store(Path(graph)).build != config.origin.build:
+        raise RunError(f"{run}: {graph} is not the graph that the run was trained on")
+    return str(graph)
 
 
 def _check_run_of_parts(run: Path, graph: Path, node_type: str | None) -> None:

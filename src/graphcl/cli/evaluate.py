@@ -26,7 +26,7 @@ from graphcl.cli.table_options import takes_tables
 from graphcl.errors import RunError
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import is_labelled
-from graphcl.settings import MOST_SEED, PROBE_STEPS
+from graphcl.settings import PROBE_STEPS
 from graphcl.tabular.options import TableOptions
 
 if TYPE_CHECKING:
@@ -45,10 +45,7 @@ def evaluate(
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
     settings: SetOption = [],  # noqa: B006 (typer copies it)
     seed: Annotated[
-        int | None,
-        typer.Option(
-            min=0, max=MOST_SEED, metavar="N", help="The first seed. (default: the run's seed)"
-        ),
+        int | None, typer.Option(help="The first seed. (default: the run's seed)")
     ] = None,
     probe_steps: ProbeStepsOption = PROBE_STEPS,
     device: DeviceOption = "auto",
@@ -63,7 +60,8 @@ def evaluate(
     With --runs N, the run's training is repeated with N consecutive seeds, and the mean ± standard
     deviation of the scores is reported. Several processes share the seeds.
 
-    Of a typed graph, the nodes are those of --type, or of the only type with labels.
+    Tables that a run names are read only if you trained it yourself; otherwise give --graph. Of a
+    typed graph, the nodes are those of --type, or of the only type with labels.
 
     Examples:
 
@@ -71,7 +69,7 @@ def evaluate(
 
         graphcl evaluate runs/cora --runs 10 --json
 
-        graphcl evaluate runs/papers --type author
+        graphcl evaluate from_a_friend --graph edges.csv --nodes nodes.csv --label topic
     """
     asked = open_run(run, ("evaluate",), graph, tables, device=device)
     folder = asked.type_folder(node_type, is_labelled)

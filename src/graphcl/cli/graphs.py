@@ -54,10 +54,11 @@ def load_run_graph(
         run: the run.
         given: the graph as the command line names it; None means the one that the run names.
         tables: options for reading `given`.
-        again: the command under way; a refusal proposes it with the graph.
+        again: the command under way, to which a refusal adds the run's graph.
 
     Raises:
-        RunError: the run does not keep its graph, it cannot be read, or it has changed.
+        UntrustedRunError: the run names a graph that is not read on its word.
+        RunError: the graph cannot be read, or it has changed.
     """
     return read_run_graph(
         run,
@@ -66,27 +67,20 @@ def load_run_graph(
         owner=again[0],
         name="GRAPH" if again[0] == "embed" else "--graph",
         load=partial(load_graph, again=given is None),
-        propose=partial(command_with_tables, again),
+        propose=partial(_command, again),
     )
 
 
-def command_with_tables(again: tuple[str, ...], origin: Origin, options: TableOptions) -> str:
-    """Returns how to name the graph or the tables of a run: a command to paste.
-
-    Args:
-        again: the command under way, the run, and other arguments.
-        origin: what the run says of its graph.
-        options: those that were given with the graph.
-    """
-    words, named = ["graphcl", *again], list[str]()
-    if options.edges is None:
-        option_of = {"embed": [], "update": ["--edges"]}
-        named = [*option_of.get(again[0], ["--graph"]), origin.graph]
-    words[3:3] = [*named, *as_arguments(options)]
+def _command(again: tuple[str, ...], origin: Origin, options: TableOptions) -> str:
+    """Returns how to name the graph of a run that is not read on its word: a command to paste."""
+    words = ["graphcl", *again]
+    named = [] if options.edges is not None else [origin.graph]
+    positional = again[0] == "embed" or not named
+    words[3:3] = [*([] if positional else ["--graph"]), *named, *as_arguments(options)]
     command = shlex.join(words)
     # What a terminal would not show, or a paste would change, is not offered for pasting.
     if command.isprintable() and command == " ".join(command.split()) and len(command) < 2000:
-        return f"if you trust these, name them yourself: {command}"
+        return f"give it yourself: {command}"
     return "name the graph on the command line"
 
 

@@ -23,7 +23,7 @@ from graphcl.errors import GraphError, RunError, require
 from graphcl.files.records import aligned, read_pairs, records
 from graphcl.run import Run
 from graphcl.runs.files import keep_answer, read_answers
-from graphcl.settings import LINKS_BY, MOST_SEED
+from graphcl.settings import LINKS_BY
 from graphcl.tabular.options import TableOptions, counted
 
 if TYPE_CHECKING:
@@ -99,13 +99,7 @@ def links(
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
     seed: Annotated[
         int,
-        typer.Option(
-            min=0,
-            max=MOST_SEED,
-            metavar="N",
-            help="Decides which pairs --evaluate removes.",
-            rich_help_panel=_EVALUATION,
-        ),
+        typer.Option(help="Decides which pairs --evaluate removes.", rich_help_panel=_EVALUATION),
     ] = 0,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
@@ -147,9 +141,7 @@ def links(
     require(not (evaluate and out), "links", "--out", "left out with --evaluate", str(out))
     require(evaluate or after is None, "links", "--after", "given with --evaluate", after)
     check_out(out, overwrite=overwrite)
-    again = ("links", "--evaluate", "--after", after) if after is not None else ("links",)
-    once_more = after is not None
-    asked_of = open_run(run, again, graph, tables, device=device, once_more=once_more)
+    asked_of = open_run(run, ("links",), graph, tables, device=device)
     if evaluate:
         how: dict[str, Any] = {"share": share, "negatives": negatives, "seed": seed}
         how["after"] = after

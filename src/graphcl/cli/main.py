@@ -27,9 +27,8 @@ from graphcl.cli.options import (
     common_options,
     is_verbose,
     panel,
-    prepared,
     restored_verbosity,
-    stream_of_errors,
+    with_files,
 )
 from graphcl.cli.processes import Ending, announce, end, interrupts, leave, under_torchrun
 from graphcl.errors import (
@@ -42,14 +41,12 @@ from graphcl.errors import (
     why_failed,
 )
 from graphcl.files.remote import named
-from graphcl.memory import is_of_gpu, is_out_of_memory
-from graphcl.terminal import escaped
 
 # The groups of commands in `graphcl --help`. The name of each command is also that of its module
 # and its function; a test compares the summary with the first line of the function.
 GROUPS = {
     "Data": {
-        "check": "Say what would become of tables, or compare a store or a run with its checksums.",
+        "check": "Say what would become of tables, or compare a store with its checksums.",
         "build": "Turn tables or any graph into a store: a graph on disk that every command takes.",
         "datasets": "List the paper's five datasets, which are present, and the gallery's graphs.",
     },
@@ -123,7 +120,7 @@ def load_command(name: str) -> Any:
     from rich.markup import escape
 
     command = as_command(getattr(import_module(f"graphcl.cli.{name}"), name), name)
-    command.callback = prepared(command.callback)
+    command.callback = with_files(command.callback)
     added = {option.name: option for option in as_command(common_options).params}
     tables = [option for option in command.params if panel(option).startswith(TABLES)]
     for option in tables:  # all would not fit on a screen, and most graphs are no tables
@@ -196,13 +193,13 @@ def run(arguments: list[str]) -> int:
     # SIGTERM ends a command as Ctrl-C does.
     with restored_verbosity(), interrupts(), command_running():
         code, message = _run(arguments)
-    message = escaped(named(message))
+    message = named(message)
     first = not under_torchrun() or os.environ.get("RANK", "0") == "0"
     if message and (first or code == 1):  # what is wrong with the input, one process reports
-        print(message, file=stream_of_errors(stderr))
+        print(message, file=stderr)
         if "--json" in arguments:
             about = {"message": message.splitlines()[-1], "exit_code": code}
-            print(escaped(json.dumps({"error": about}, indent=2)))
+            print(json.dumps({"error": about}, indent=2))
     return code
 
 
@@ -228,56 +225,18 @@ def _run(arguments: list[str]) -> tuple[int, str]:
         if isinstance(error.__context__, BrokenPipeError):
             return 0, ""
         raise
-    except Exception as error:
-        return _failure(error, arguments)
-    return (code if isinstance(code, int) else 0), ""
-
-
-def _failure(error: Exception, arguments: list[str]) -> tuple[int, str]:
-    """Returns the exit code and the message for an error that this package did not raise."""
-    if is_out_of_memory(error):
-        return 2, _line(_memory_message(error, arguments))
-    if isinstance(error, OSError):
+    except OSError as error:
         name = f"{error.filename}: " if error.filename else ""
         return 2, _line(f"{name}{why_failed(error)}")
-    where = "".join(traceback.format_exception(error)) if is_verbose() else ""
-    return 1, where + _line(f"bug: {type(error).__name__}: {error} (--verbose shows where)")
-
-
-_IN_PARTS = "divide the graph (graphcl build --parts N), embed the parts and pass --embeddings"
-_FEWER_COLUMNS = "leave columns out (--ignore COLUMN)"
-# What needs less memory, by command; a test holds that every option exists.
-_LESS_MEMORY = {
-    "check": _FEWER_COLUMNS,
-    "build": _FEWER_COLUMNS,
-    "train": "--set mode=sampled, --set dim=N with a smaller N, a smaller --set batch_nodes=N, or "
-    "a graph in parts (graphcl build --parts N) with --processes N",
-    "tune": "--set mode=sampled, or --set dim=N with a smaller N",
-    "evaluate": "a run with a smaller dim",
-    "embed": "divide the graph (graphcl build --parts N) and embed the parts",
-    "predict": _IN_PARTS,
-    "cluster": _IN_PARTS,
-    "links": "--node ID, for the links of some nodes, --by embeddings, or a smaller -k",
-    "neighbors": _IN_PARTS,
-    "report": "--map pca, or --without-graph",
-    "serve": "one worker (--workers 1), or a run with a smaller dim",
-    "update": "fewer changes at a time",
-    "export": "a run with a smaller dim",
-    "compare": "systems with a smaller dim (--methods graphcl:dim=N)",
-    "reproduce": "one process (--jobs 1), or fewer --datasets",
-}
-
-
-def _memory_message(error: Exception, arguments: list[str]) -> str:
-    """Returns that memory ran out, and what needs less of it."""
-    command = next((one for one in arguments if one in COMMANDS), "")
-    advice = _LESS_MEMORY.get(command, "a smaller graph, or a machine with more memory")
-    what = "out of memory"
-    if is_of_gpu(error):
-        what = "out of GPU memory"
-        advice = f"{advice}, or --device cpu"
-    said = " ".join(str(error).split())[:200].rstrip(". ")
-    return f"{what}{f' ({said})' if said else ''}; what needs less: {advice}"
+    except Exception as error:
+        if type(error).__name__ == "OutOfMemoryError":  # torch's
+            advice = "try --set mode=sampled, a smaller dim or batch_nodes, --device cpu"
+            return 2, _line(f"out of GPU memory; {advice}")
+        if isinstance(error, MemoryError):
+            return 2, _line(f"out of memory: {error}")
+        where = traceback.format_exc() if is_verbose() else ""
+        return 1, where + _line(f"bug: {type(error).__name__}: {error} (--verbose shows where)")
+    return (code if isinstance(code, int) else 0), ""
 
 
 def _usage(error: Exception) -> str:

@@ -12,15 +12,13 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import typer
 
 from graphcl.errors import ParameterError, RecipeError, TrainingWarning
 from graphcl.files.atomic import refuse_remote
 from graphcl.files.remote import local, named
-from graphcl.serving.log import ObjectLines
-from graphcl.terminal import escaped_output, escaping
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
@@ -29,13 +27,6 @@ RunGraphOption = Annotated[
     typer.Option(
         "--graph",
         help="The graph that the run was trained on, as train takes it. (default: the run's graph)",
-        rich_help_panel="The graph",
-    ),
-]
-WithoutGraphOption = Annotated[
-    bool,
-    typer.Option(
-        "--without-graph", help="Leave out what needs the graph.", rich_help_panel="The graph"
     ),
 ]
 TABLES = "Tables"  # the first options for reading tables; names of their other groups begin so
@@ -71,8 +62,8 @@ _INPUTS = {"graph", "graphs", "nodes", "edges", "tags", "vectors", "vector_ids",
 _INPUTS |= {"embeddings", "new", "remove_nodes", "remove_edges", "recipe"}
 
 
-def prepared(command: Callable[..., None]) -> Callable[..., None]:
-    """Returns a command whose files are fetched first, and whose output is escaped."""
+def with_files(command: Callable[..., None]) -> Callable[..., None]:
+    """Returns a command to which the files that its options name are fetched first."""
 
     def fetching(**given: Any) -> None:
         for name, value in given.items():
@@ -80,14 +71,12 @@ def prepared(command: Callable[..., None]) -> Callable[..., None]:
                 refuse_remote(value, ParameterError)
             elif name in _INPUTS:
                 given[name] = [*map(local, value)] if isinstance(value, list) else local(value)
-        with escaped_output():
-            command(**given)
+        command(**given)
 
     return fetching
 
 
-# The options of the command that is running.
-_given = {"quiet": False, "verbose": False, "objects": False}
+_given = {"quiet": False, "verbose": False}  # the options of the command that is running
 
 
 def _quiet(asked: bool) -> None:
@@ -100,7 +89,7 @@ def _quiet(asked: bool) -> None:
 def _verbose(asked: bool) -> None:
     _given["verbose"] |= asked
     if asked:
-        handler = logging.StreamHandler(escaping(sys.stderr))
+        handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("%(relativeCreated)6d ms  %(message)s"))
         logger = logging.getLogger("graphcl")
         logger.handlers[:] = [handler]
@@ -170,7 +159,7 @@ def restored_verbosity() -> Iterator[None]:
     """Restores, at the end of a command, what the options change: stderr, warnings and logging."""
     stderr, logger = sys.stderr, logging.getLogger("graphcl")
     before = logger.handlers[:], logger.level
-    _given.update(quiet=False, verbose=False, objects=False)
+    _given.update(quiet=False, verbose=False)
     with warnings.catch_warnings():
         # `train` prints these itself; commands that train many times would repeat them.
         warnings.simplefilter("ignore", TrainingWarning)
@@ -182,17 +171,6 @@ def restored_verbosity() -> Iterator[None]:
                 sys.stderr = stderr
             logger.handlers[:] = before[0]
             logger.setLevel(before[1])
-
-
-def write_objects() -> None:
-    """Makes a JSON object of each line that the command writes on stderr, and of its error."""
-    _given["objects"] = True
-    sys.stderr = ObjectLines()  # `prepared` puts the old one back
-
-
-def stream_of_errors(stderr: TextIO) -> TextIO | ObjectLines:
-    """Returns where the error that ended a command is written; `stderr` is the process's own."""
-    return ObjectLines() if _given["objects"] else stderr
 
 
 def is_verbose() -> bool:

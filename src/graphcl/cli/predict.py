@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from graphcl.answers.choice import KEY, Choice
 from graphcl.cli.answers import (
     AnswerOption,
     EmbeddingsOption,
@@ -21,15 +20,13 @@ from graphcl.cli.answers import (
     open_run,
     say,
 )
-from graphcl.cli.options import JsonOption, RunGraphOption, WithoutGraphOption
+from graphcl.cli.options import JsonOption, RunGraphOption
 from graphcl.cli.table_options import takes_tables
 from graphcl.errors import GraphError, ParameterError, RunError, require
 from graphcl.files.records import aligned, read_pairs
 from graphcl.run import Run
 from graphcl.runs.nodes import is_labelled
-from graphcl.settings import MOST_SEED, RIVALS
 from graphcl.tabular.options import TableOptions, counted
-from graphcl.terminal import escaped_cell
 
 if TYPE_CHECKING:
     from graphcl.answers.predicted import Estimates, Predictions
@@ -69,8 +66,7 @@ def predict(
     precision: Annotated[
         float | None,
         typer.Option(
-            help="Of two classes: choose the threshold above which this share of the nodes is "
-            "right, with 80 % certainty.",
+            help="Of two classes: call wanted whom is right so often, as in 0.8.",
             rich_help_panel=TWO,
         ),
     ] = None,
@@ -95,7 +91,7 @@ def predict(
         typer.Option(
             "--with",
             metavar="RIVAL",
-            help=f"Predict by a plain rival of the table: {', '.join(RIVALS)}.",
+            help="Predict by a plain rival of the table.",
             rich_help_panel=HOW,
         ),
     ] = None,
@@ -108,7 +104,7 @@ def predict(
     why: Annotated[
         bool,
         typer.Option(
-            help="Give reasons of the model that answers, towards the wanted or predicted class.",
+            help="Give reasons: what an answer rests on, columns, similar nodes.",
             rich_help_panel=HOW,
         ),
     ] = True,
@@ -146,18 +142,8 @@ def predict(
     node_type: TypeOption = None,
     embeddings: EmbeddingsOption = None,
     graph: RunGraphOption = None,
-    without_graph: WithoutGraphOption = False,
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
-    seed: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=MOST_SEED,
-            metavar="N",
-            help="Decides which nodes are held out together.",
-            rich_help_panel=HOW,
-        ),
-    ] = 0,
+    seed: Annotated[int, typer.Option(help="Decides which nodes are held out together.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Predict labels of nodes without one, with probabilities, from the labelled nodes.
@@ -168,7 +154,7 @@ def predict(
     calibration error says how far from that it is. Two classes are a ranking, whose first nodes
     are most probably wanted. A number is predicted with an interval.
 
-    With --without-graph, it rests on embeddings alone. Of a typed graph, the nodes are those of
+    Without its graph, a run has its embeddings alone. Of a typed graph, the nodes are those of
     --type, or of the only type with labels. Embeddings in shards stay on disk: those of labelled
     nodes and one block of the others are held. Labels are --labels, or those of --graph PARTS.
 
@@ -188,16 +174,11 @@ def predict(
     """
     both = evaluate == (after is not None)
     require(both, "predict", "--evaluate and --after", "given together", after)
-    given = (labels, everything, embeddings, wanted, precision, cost, shares, using)
-    alone = after is None or not any(given)
-    require(alone, "predict", "--after", "given with --type, --seed and tables alone", after)
-    require(
-        using is None or using in RIVALS, "predict", "--with", f"one of {', '.join(RIVALS)}", using
-    )
+    given = (labels, everything, graph, embeddings, wanted, precision, cost, shares, using)
+    alone = after is None or not (any(given) or tables.given())
+    require(alone, "predict", "--after", "given with --type and --seed alone", after)
     check_out(out, overwrite=overwrite)
-    again = ("predict", "--evaluate", "--after", after) if after is not None else ("predict",)
-    once_more = after is not None
-    asked = open_run(run, again, graph, tables, embeddings=embeddings, once_more=once_more)
+    asked = open_run(run, ("predict",), graph, tables, embeddings=embeddings)
     folder = asked.type_folder(node_type, is_labelled)
     how: dict[str, Any] = {"node_type": asked.type_of(folder), "seed": seed}
     found: Predictions | Estimates
@@ -208,24 +189,14 @@ def predict(
         how |= {"shares": _shares(shares), "using": using, "rivals": rivals}
         how |= {"label_kind": label_kind, "level": level}
         how |= {"nodes": "all" if everything else "unlabelled", "learn": learn}
-        how["without_graph"] = without_graph
+        how["on_note"] = say("predict")
         found = _predicted(asked, labels, **how)
     ranking, columns = getattr(found, "ranking", None), found.columns()
-    chosen = Choice(
-        using=using,
-        wanted=None if ranking is None else str(ranking.wanted),
-        threshold=None if ranking is None else ranking.threshold,
-        shares=_shares(shares),
-        learn=learn,
-        labels=None if labels is None else str(labels),
-        level=level,
-        seed=seed,
-    )
     shown = "probability" if ranking is None else f"p:{ranking.wanted}"
     give_answer(
         asked,
         "predict",
-        summary(found) | {KEY: chosen.to_json()},
+        summary(found),
         columns,
         text=_text(found),
         shown=first_rows(columns, ("id", "label", shown, "value", "low", "high", "why"), SHOWN),
@@ -283,12 +254,8 @@ def _shares(text: str | None) -> dict[str, float] | None:
     pairs = [one.rpartition("=") for one in (text or "").split(",")]
     form = "--shares: must be CLASS=SHARE,CLASS=SHARE, as in good=0.95,bad=0.05"
     shares = _floats(text, [share for _, _, share in pairs], form)
-    if shares is None:
-        return None
-    names = [name.strip() for name, _, _ in pairs]
-    if len(set(names)) < len(names):
-        raise ParameterError(f"--shares: names a class twice; got {text}")
-    return dict(zip(names, shares, strict=True))
+    names = (name.strip() for name, _, _ in pairs)
+    return None if shares is None else dict(zip(names, shares, strict=True))
 
 
 def _floats(text: str | None, parts: list[str], form: str) -> list[float] | None:
@@ -303,16 +270,12 @@ def summary(found: "Predictions | Estimates") -> dict[str, Any]:
     """Returns the figures that are printed as JSON and kept for the report."""
     from graphcl.answers.predicted import Estimates
 
-    rivals = [
-        {"name": one.name, "score": one.score, "chance": one.chance, **asdict(one.error)}
-        for one in found.rivals
-    ]
+    rivals = [{"name": one.name, "score": one.score, **asdict(one.error)} for one in found.rivals]
     about: dict[str, Any] = {
         "nodes": len(found),
         "error": None if found.error is None else asdict(found.error),
         "test": None if found.test is None else asdict(found.test),
         "evidence": found.evidence,
-        "why": _reasons(found),
         "rivals": [{key: one[key] for key in one if key != "by_class"} for one in rivals],
     }
     if isinstance(found, Estimates):
@@ -327,13 +290,6 @@ def summary(found: "Predictions | Estimates") -> dict[str, Any]:
         "strength": found.strength,
         "temperature": found.temperature,
     }
-
-
-def _reasons(found: "Predictions | Estimates") -> dict[str, Any] | None:
-    """Returns of which model reasons are and what they are towards; None if there are none."""
-    if not found.reasons:
-        return None
-    return {"of": found.model, "towards": found.towards, "nodes": len(found.reasons)}
 
 
 def _text(found: "Predictions | Estimates") -> str:
@@ -357,7 +313,7 @@ def _text(found: "Predictions | Estimates") -> str:
     if found.error is None:
         lines.append("no class has two labelled nodes: nothing says how often this is wrong")
     most = sorted(found.counts().items(), key=lambda pair: -pair[1])[:12]
-    counts = ", ".join(f"{escaped_cell(name)} {count:,}" for name, count in most)
+    counts = ", ".join(f"{name} {count:,}" for name, count in most)
     lines += [f"predicted: {counts}", *_beside(found)]
     return "\n".join([*lines, *([] if found.ranking is None else ranking_lines(found.ranking))])
 
@@ -367,32 +323,19 @@ def _beside(found: "Predictions | Estimates") -> list[str]:
     most = sorted(found.evidence.items(), key=lambda pair: -pair[1])
     rests = ", ".join(f"{name} {100 * one:.0f} %" for name, one in most if one >= 0.05)
     lines = [f"rests on: {rests}"]
-    if found.reasons:
-        lines.append(f"why: reasons of {found.model}; an effect above 0 is towards {found.towards}")
-    elif found.towards:
-        lines.append(f"why: left out; {found.model} gives one answer for all nodes")
     if not found.rivals:
         return lines
     error = found.rivals[0].error
     word = error.headline[0]
     others = [name for name in RIVAL_COLUMNS if hasattr(error, name) and name != word]
-    rows = [
-        [
-            f"on {counted(error.nodes, 'held-out node')}",
-            word,
-            *(name.replace("_", " ") for name in others),
-        ]
-    ]
+    rows = [["on held-out nodes", word, *(name.replace("_", " ") for name in others)]]
     for one in found.rivals:
         own = [f"{getattr(one.error, name):.4g}" for name in others]
         rows.append([one.name, f"{one.score:.3f}", *own])
     lines += aligned(rows)
     better = found.better
     if better is not None:
-        lines.append(
-            f"{better.name} is better here (p = {better.chance:.2g}, of {len(found.rivals) - 1} "
-            f"rivals); it predicts with: --with '{better.name}'"
-        )
+        lines.append(f"{better.name} is better here; it predicts with: --with '{better.name}'")
     return lines
 
 
@@ -410,13 +353,7 @@ def ranking_lines(ranking: Any) -> list[str]:
     if ranking.threshold is not None:
         lines.append(
             f"called {ranking.wanted} from a probability of {ranking.threshold:.3f}: "
-            f"{100 * ranking.precision:.0f} % right on held-out nodes, "
-            f"{100 * ranking.found:.0f} % of them found"
-        )
-    if ranking.promised is not None:
-        lines.append(
-            f"promised: at least {int(100 * ranking.promised)} % are right, with "
-            f"{100 * ranking.sure:.0f} % certainty"
+            f"{100 * ranking.precision:.0f} % right, {100 * ranking.found:.0f} % of them found"
         )
     return lines
 
@@ -435,16 +372,14 @@ def _number_line(error: dict[str, Any], what: tuple[str, str]) -> str:
 
 def error_line(error: dict[str, Any], what: tuple[str, str], *, several: bool) -> str:
     """Returns one line on an error; `what` are the nodes: one of them, and several."""
-    low, high = error["accuracy_interval"]
     score = (
-        f"accuracy {100 * error['accuracy']:.1f} % ({100 * low:.1f} to {100 * high:.1f}; "
-        f"majority {100 * error['majority']:.1f})"
+        f"accuracy {100 * error['accuracy']:.1f} ± {100 * error['standard_error']:.1f} % "
+        f"(majority {100 * error['majority']:.1f} %)"
     )
     if several:
         score = f"micro-F1 {error['micro_f1']:.3f} (majority {error['majority']:.3f})"
     if error.get("roc_auc") is not None:
-        low, high = error["roc_auc_interval"]
-        score = f"ROC-AUC {error['roc_auc']:.3f} ({low:.3f} to {high:.3f})  {score}"
+        score = f"ROC-AUC {error['roc_auc']:.3f}  {score}"
     word = "measured" if error["how"] == "held-out nodes" else "expected"
     return (
         f"{word}: {score}  macro-F1 {error['macro_f1']:.3f}  calibration error "

@@ -10,7 +10,6 @@ import typer
 
 from graphcl.errors import counted, duration
 from graphcl.settings import LINE_EVERY_SECONDS, PROBE_STEPS
-from graphcl.terminal import escaped_beside_bar, escaped_cell, unescaped
 
 if TYPE_CHECKING:
     from graphcl.evaluation.logistic import MultilabelResult
@@ -84,17 +83,13 @@ def _shown(label: str, unit: str) -> Iterator[tuple[Callable[[int, int, str], No
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    # Names are no markup, and the bar alone may steer the terminal.
-    description = TextColumn("{task.description}", markup=False)
-    status = TextColumn("{task.fields[status]}", markup=False)
-    columns = (description, BarColumn(), MofNCompleteColumn(), status)
-    stream = sys.stderr
-    console = Console(file=unescaped(stream))
-    with Progress(*columns, console=console, transient=True) as bar, escaped_beside_bar(stream):
-        task = bar.add_task(escaped_cell(label), total=None, visible=False, status="")
+    columns = (TextColumn(label), BarColumn(), MofNCompleteColumn())
+    status = TextColumn("{task.fields[status]}")
+    with Progress(*columns, status, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=None, visible=False, status="")
         yield (
             lambda done, total, text: bar.update(
-                task, completed=done, total=total, status=escaped_cell(text), visible=True
+                task, completed=done, total=total, status=text, visible=True
             ),
             BAR_EVERY_SECONDS,
         )

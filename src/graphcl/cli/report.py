@@ -6,9 +6,8 @@ from typing import Annotated
 import typer
 
 from graphcl.cli.answers import EmbeddingsOption, RunArgument, TypeOption, open_run, say
-from graphcl.cli.options import JsonOption, RunGraphOption, WithoutGraphOption, print_result
+from graphcl.cli.options import JsonOption, RunGraphOption, print_result
 from graphcl.cli.table_options import takes_tables
-from graphcl.settings import MOST_SEED
 from graphcl.tabular.options import TableOptions, counted
 
 
@@ -26,16 +25,13 @@ def report(
     embeddings: EmbeddingsOption = None,
     graph: RunGraphOption = None,
     tables: TableOptions = TableOptions(),  # noqa: B008 (frozen)
-    without_graph: WithoutGraphOption = False,
+    without_graph: Annotated[
+        bool, typer.Option("--without-graph", help="Leave out what needs the graph.")
+    ] = False,
     layout: Annotated[
         str, typer.Option("--map", help="umap, or pca (fast, needs no extra).")
     ] = "umap",
-    seed: Annotated[
-        int,
-        typer.Option(
-            min=0, max=MOST_SEED, metavar="N", help="Decides the map, groups and samples."
-        ),
-    ] = 0,
+    seed: Annotated[int, typer.Option(help="Decides the map, groups and samples.")] = 0,
     overwrite: Annotated[bool, typer.Option(help="Replace an existing file.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -50,8 +46,9 @@ def report(
     now. The page needs no network and is smaller than 10 MB. The default file, report.html in the
     run, is replaced without --overwrite.
 
-    Of a typed graph, the page is about the nodes of --type, or of the only type with labels, and
-    lies in the folder of that type.
+    Tables that a run names are read only if you trained it yourself; otherwise give --graph, or
+    --without-graph. Of a typed graph, the page is about the nodes of --type, or of the only type
+    with labels, and lies in the folder of that type.
 
     Embeddings in shards stay on disk, and so do the parts that --graph names: all nodes are
     clustered, the map and the measures are those of samples. What needs the whole graph in memory
@@ -78,6 +75,7 @@ def report(
         without_graph=without_graph,
         seed=seed,
         overwrite=overwrite,
+        on_note=say("report"),
     )
     about = {"out": str(page.path), "bytes": page.bytes, "nodes_on_map": page.nodes, "map": layout}
     text = f"{page.path}: {counted(page.nodes, 'node')} on the map, {page.bytes / 1e6:.1f} MB"

@@ -9,7 +9,7 @@ from graphcl.cli.options import DeviceOption, JsonOption, parse_settings, print_
 from graphcl.cli.processes import continues
 from graphcl.cli.progress import ProbeStepsOption, run_progress
 from graphcl.errors import ParameterError, check_known
-from graphcl.settings import MOST_SEED, PROBE_STEPS
+from graphcl.settings import PROBE_STEPS
 
 # The names of `graphcl.research.studies.STUDIES`, which takes seconds to import.
 STUDY_NAMES = (
@@ -39,9 +39,7 @@ def reproduce(
         int | None,
         typer.Option("--runs", min=1, help=f"Number of seeds. (default: {RUNS}, or the study's)"),
     ] = None,
-    seed: Annotated[
-        int, typer.Option(min=0, max=MOST_SEED, metavar="N", help="The first seed.")
-    ] = 0,
+    seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
     device: DeviceOption = "auto",
     jobs: Annotated[
         int, typer.Option(min=1, help="Processes that probe while the next training runs.")

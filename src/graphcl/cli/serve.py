@@ -12,38 +12,20 @@ import tempfile
 import time
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from graphcl.cli.answers import RunArgument, TypeOption, open_run
-from graphcl.cli.options import (
-    DeviceOption,
-    JsonOption,
-    RunGraphOption,
-    print_result,
-    write_objects,
-)
+from graphcl.cli.options import DeviceOption, JsonOption, RunGraphOption, print_result
 from graphcl.cli.processes import Ending, check_several, handled
 from graphcl.cli.table_options import takes_tables
 from graphcl.errors import RunError, import_extra, require
 from graphcl.files.text import read_text
 from graphcl.runs.nodes import is_labelled
-from graphcl.runs.versions import current_run, kept_place, mark_of
-from graphcl.serving.log import (
-    FORMS,
-    JSON,
-    MESSAGE,
-    STARTED,
-    STOPPED,
-    WORKER,
-    Log,
-)
+from graphcl.runs.versions import current_run, kept_place, mark_of, own_graph
 from graphcl.serving.requests import Bounds
 from graphcl.tabular.options import TableOptions, counted
-
-if TYPE_CHECKING:
-    from graphcl.serving.run import ServedRun
 
 TOKEN = "GRAPHCL_TOKEN"  # the environment's variable
 LEAST_TOKEN = 16  # characters
@@ -143,10 +125,7 @@ def serve(
         curl localhost:8000/v1/embed -H 'content-type: application/json' -d '{"ids": ["5"]}'
     """
     require(layout in ("pca", "umap", "none"), "serve", "--map", "pca, umap or none", layout)
-    require(log in FORMS, "serve", "--log", "lines, json or none", log)
-    if log == JSON:
-        write_objects()
-    told = Log(log)
+    require(log in ("lines", "json", "none"), "serve", "--log", "lines, json or none", log)
     require(seconds > 0, "serve", "--seconds", "more than 0", seconds)
     check_several("--workers", workers)
     token = _token(token_file)
@@ -167,7 +146,7 @@ def serve(
 
     def load(before: ServedRun | None) -> ServedRun:
         # A version that came later keeps its graph; the one that was given is of the training.
-        later = before is not None and current_run(run) != run
+        later = before is not None and own_graph(current_run(run)) is not None
         given = (None, None) if later else (graph, tables)
         asked = open_run(run, ("serve",), *given, device=device)
         check, wanted = kept_place(asked.folder), before.node_type if before else node_type
@@ -209,21 +188,16 @@ def serve(
         parent, number, figures = os.getpid(), 0, None
         if workers > 1:
             figures = Path(tempfile.mkdtemp(prefix="graphcl-serve-"))
-            number = _divide(workers, figures, told)
-        counts = middleware.Counts(PATHS, figures)
-
-        def on_event(name: str, text: str, **about: Any) -> None:
-            counts.event(name)
-            told.event(name, text, **about)
-
-        current = Current(load, lambda: mark_of(run), on_event)
+            number = _divide(workers, figures)
+        current = Current(load, lambda: mark_of(run))
         current.served.learn()
+        counts = middleware.Counts(PATHS, figures)
         config.app = build_app(
             current,
             bounds=bounds,
             token=token,
             any_host=not own,
-            page=None if layout == "none" else PageMaker(layout, told),
+            page=None if layout == "none" else PageMaker(layout),
             counts=counts,
             log=log,
             workers=workers,
@@ -241,13 +215,11 @@ def serve(
                 name, scheme = f"[{host}]" if ":" in host else host, "https" if tls else "http"
                 where = f"{scheme}://{name}:{listening.getsockname()[1]}"
                 nodes, dim = len(current.served.z), current.served.dim
-                for note in _notes(current.served):
-                    told.event(MESSAGE, note)
-                text = f"{counted(nodes, 'node')} of {run} on {where} (Ctrl-C stops)"
-                told.event(STARTED, text, run=str(run), address=where, nodes=nodes, dim=dim)
+                text = f"serve: {counted(nodes, 'node')} of {run} on {where} (Ctrl-C stops)"
+                print(text, file=sys.stderr, flush=True)
                 if as_json:
                     about = {"run": str(run), "address": where, "nodes": nodes, "dim": dim}
-                    print_result(about, f"serve: {text}", as_json=True)
+                    print_result(about, text, as_json=True)
                     sys.stdout.flush()  # whoever reads it does not wait for the service to end
             if figures is not None:
                 (figures / READY).touch()
@@ -262,20 +234,10 @@ def serve(
             finally:
                 current.close()
     if workers == 1:
-        told.event(STOPPED, "stopped")
+        print("serve: stopped", file=sys.stderr, flush=True)
 
 
-def _notes(served: "ServedRun") -> list[str]:
-    """Returns what whoever starts the service should know of its predictions."""
-    notes = []
-    if served.unserved:
-        notes.append(f"predictions are not served: {served.unserved}")
-    elif served.can_predict and served.choice.using is not None:
-        notes.append(f"predictions are those of {served.choice.using}, as graphcl predict was told")
-    return notes
-
-
-def _divide(workers: int, figures: Path, log: Log) -> int:
+def _divide(workers: int, figures: Path) -> int:
     """Divides the process into workers and watches over them; one that dies is replaced.
 
     The first loads alone: what is wrong is said once, and what the run keeps is made once. Returns
@@ -284,14 +246,11 @@ def _divide(workers: int, figures: Path, log: Log) -> int:
     Args:
         workers: how many.
         figures: the folder where they count.
-        log: is told of workers that die.
 
     Raises:
         typer.Exit: all have ended; in the process that watches.
     """
     from prometheus_client.multiprocess import mark_process_dead
-
-    from graphcl.serving.middleware import count_death
 
     alive, made, code, stopping, until = set[int](), 0, 0, False, 0.0
 
@@ -324,15 +283,11 @@ def _divide(workers: int, figures: Path, log: Log) -> int:
             if not ready:  # it has said why
                 code, stopping = max(1, os.waitstatus_to_exitcode(status)), True
                 continue
-            count_death(figures)
-            ended_by = os.waitstatus_to_exitcode(status)
-            how = f"signal {-ended_by}" if ended_by < 0 else f"exit code {ended_by}"
-            text = f"a worker died ({how}); another takes its place"
-            log.event(WORKER, text, worker=ended, exit_code=ended_by)
+            print("serve: a worker died; another takes its place", file=sys.stderr, flush=True)
             time.sleep(1)
     shutil.rmtree(figures, ignore_errors=True)
     if not code:
-        log.event(STOPPED, "stopped")
+        print("serve: stopped", file=sys.stderr, flush=True)
     raise typer.Exit(code)
 
 
@@ -368,7 +323,7 @@ def _token(file: Path | None) -> str | None:
     except FileNotFoundError:
         raise RunError(f"{file}: no such file") from None
     token = text.strip()
-    if not text and file is None:
+    if not token and file is None:
         return None
     plain = token.isascii() and token.isprintable() and " " not in token
     if len(token) < LEAST_TOKEN or not plain:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import wraps
 from itertools import groupby
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +16,6 @@ from graphcl.cli.options import TABLES, is_verbose
 from graphcl.errors import GraphError
 from graphcl.files.remote import named
 from graphcl.settings import LABEL_KINDS
-from graphcl.tabular.duck import exists
 from graphcl.tabular.options import (
     DUPLICATES,
     FEATURES,
@@ -25,7 +25,6 @@ from graphcl.tabular.options import (
     TableOptions,
 )
 from graphcl.tabular.report import ColumnOutcome, TableReport, Usual
-from graphcl.terminal import escaped_cell
 
 _FILES, _LABELS, _TIMES, _COLUMNS_PANEL = (
     f"{TABLES}: files and features",
@@ -235,7 +234,7 @@ def _plain(default: Any) -> Any:
 
 def plain_edges(given: list[str]) -> str | None:
     """Returns the list of edges that ``--edges`` gives without a name; None if it gives names."""
-    named = [not exists(text) and bool(_NAMED.match(text)) for text in given]
+    named = [not Path(text).exists() and bool(_NAMED.match(text)) for text in given]
     return given[0] if named == [False] else None
 
 
@@ -248,7 +247,7 @@ def parse_tables(given: list[str], role: str) -> Any:
     if not given:
         return None
     option, what = f"--{role}", "TYPE" if role == "nodes" else "NAME"
-    matches = [None if exists(text) else _NAMED.match(text) for text in given]
+    matches = [None if Path(text).exists() else _NAMED.match(text) for text in given]
     if role == "nodes" and matches == [None]:
         return given[0]
     named: dict[str, str] = {}
@@ -322,7 +321,7 @@ def unusual(lines: Sequence[str]) -> list[str]:
 
 def column_lines(fates: Sequence[ColumnOutcome], table: str = "node table") -> list[str]:
     """Returns a line per column, or per run of columns with the same fate if there are many."""
-    rows = [(escaped_cell(fate.column), fate) for fate in fates]
+    rows = [(fate.column, fate) for fate in fates]
     if len(rows) > _MANY_COLUMNS:
         rows = []
         for _, group in groupby(fates, key=lambda fate: (fate.became, fate.missing > 0)):

@@ -24,8 +24,8 @@ from graphcl.cli.table_options import print_notes, takes_tables
 from graphcl.errors import DatasetError, ParameterError, counted, require
 from graphcl.files.remote import named
 from graphcl.runs.files import EMBEDDINGS, Origin
-from graphcl.settings import MOST_SEED, PROBE_STEPS, TOPOLOGIES
-from graphcl.store.header import is_parts, is_store, read_store
+from graphcl.settings import PROBE_STEPS, TOPOLOGIES
+from graphcl.store.header import is_parts
 from graphcl.tabular.options import TableOptions
 
 if TYPE_CHECKING:
@@ -99,14 +99,7 @@ def train(
     ] = "graphcl",
     settings: SetOption = [],  # noqa: B006 (typer copies it)
     seed: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=MOST_SEED,
-            metavar="N",
-            help="Decides weights, batches and views.",
-            rich_help_panel=_METHOD,
-        ),
+        int, typer.Option(help="Decides weights, batches and views.", rich_help_panel=_METHOD)
     ] = 0,
     probe_steps: ProbeStepsOption = PROBE_STEPS,
     device: DeviceOption = "auto",
@@ -118,14 +111,6 @@ def train(
             rich_help_panel=_RUN,
         ),
     ] = None,
-    no_graph: Annotated[
-        bool,
-        typer.Option(
-            "--no-graph",
-            help="Leave the graph out of the run; commands that need it must be given it.",
-            rich_help_panel=_RUN,
-        ),
-    ] = False,
     ignore_memory: Annotated[
         bool,
         typer.Option("--ignore-memory", help="Start even where memory may not suffice."),
@@ -157,9 +142,8 @@ def train(
     graphs are used for training; embeddings.npy contains all graphs: training, then validation,
     then test. If there are signs that the training failed, warnings on stderr say what to try.
 
-    The run keeps the graph, so it needs the tables or the .npz no more; datasets and stores stay
-    where they are. Until the run is complete, its checkpoints are kept in OUT.partial. Ctrl-C and
-    SIGTERM save one more and exit with 130; --resume continues to the same result.
+    Until the run is complete, its checkpoints are kept in OUT.partial. Ctrl-C and SIGTERM save one
+    more and exit with 130; --resume continues to the same result.
 
     On a store in parts, each of as many processes as parts opens its own part alone. The run has no
     embeddings then; graphcl embed writes them, a shard for each part.
@@ -228,10 +212,6 @@ def train(
     else:
         loaded, origin = _load(graph, tables, inductive=inductive, whole=given is None)
     origin = replace(origin, graph=named(origin.graph), tables=named(origin.tables))
-    if _is_to_keep(loaded, origin):
-        origin = replace(origin, kept=not no_graph)
-        if no_graph:
-            print("train: --no-graph: the run does not keep its graph", file=sys.stderr)
     where = resolve_device(device)
     if values is None and not isinstance(loaded, PartitionedGraph):
         from graphcl.research import train_baseline
@@ -305,23 +285,12 @@ def _load(
 
     if not names_tables(name, tables):
         loaded = load_graph(name, tables)
-        build = read_store(Path(name)).build if is_store(Path(name)) else ""
-        return loaded, Origin(name, graph_fingerprint(loaded), build=build)
+        return loaded, Origin(name, graph_fingerprint(loaded))
     graph, report = read_tables(None if whole else name, replace(tables, inductive=inductive))
     if first_process():
         print_notes(report)
     dated = replace(tables, until=report.until or None)  # the latest row's, if none is given
     return graph, Origin(name, graph_fingerprint(graph), dated.record())
-
-
-def _is_to_keep(graph: "AnyGraph | PartitionedGraph", origin: Origin) -> bool:
-    """Returns whether a run keeps a graph: not a dataset, nor a store or parts on this machine."""
-    from graphcl.datasets import CATALOGUE
-    from graphcl.graphs.graph import Graph
-
-    fixed = origin.graph.lower() in CATALOGUE
-    stays = bool(origin.build) and "://" not in origin.graph
-    return isinstance(graph, Graph) and not (fixed or stays)
 
 
 def _text(result: "TrainingResult", out: Path) -> str:

@@ -19,7 +19,7 @@ from graphcl.cli.processes import continues
 from graphcl.cli.progress import ProbeStepsOption
 from graphcl.cli.table_options import takes_tables
 from graphcl.errors import RunError, duration
-from graphcl.settings import MOST_SEED, PROBE_STEPS
+from graphcl.settings import PROBE_STEPS
 from graphcl.tabular.options import TableOptions
 
 
@@ -38,10 +38,7 @@ def tune(
         typer.Option(help="The recipe of the keys that are not searched. (default: as in train)"),
     ] = None,
     settings: SetOption = [],  # noqa: B006 (typer copies it)
-    seed: Annotated[
-        int,
-        typer.Option(min=0, max=MOST_SEED, metavar="N", help="Seed of the trials and trainings."),
-    ] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the trials and trainings.")] = 0,
     probe_steps: ProbeStepsOption = PROBE_STEPS,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,

@@ -50,14 +50,6 @@ def update(
         list[str] | None,
         typer.Option(help="A list of edges to remove; RELATION=LIST.", rich_help_panel=_CHANGES),
     ] = None,
-    whole: Annotated[
-        bool,
-        typer.Option(
-            "--whole",
-            help="--nodes and --edges are all tables, read as in training; what they lack goes.",
-            rich_help_panel=_CHANGES,
-        ),
-    ] = False,
     retrain: Annotated[
         bool,
         typer.Option(
@@ -88,8 +80,7 @@ def update(
     Nodes are named by their ids. Those whose surroundings changed, as far as the encoder looks, are
     embedded again; all others keep their embeddings. Features are prepared and scaled as in
     training. Of nodes that the graph has, columns that the table lacks keep their values. Edges are
-    removed before new ones are added. With --whole, the tables are all that there is, as those of
-    the training were: what was changed in them counts, and what they lack is removed.
+    removed before new ones are added.
 
     Each update makes a version in the run, with its own graph and a page that shows how far
     embeddings moved. All commands use the newest one; --rollback goes back. A version keeps what
@@ -108,21 +99,16 @@ def update(
 
         graphcl update runs/mine --edges new_edges.csv --retrain --epochs 10
 
-        graphcl update runs/mine --whole --nodes nodes.csv --edges edges.csv
-
         graphcl update runs/mine --versions
 
         graphcl update runs/mine --rollback
 
         graphcl update runs/mine --rollback 3
     """
-    again: tuple[str, ...] = ("update", "--whole")
-    if tables.until is not None:
-        again = (*again, "--until", tables.until)
-    asked = open_run(run, again, graph, device=device)
+    asked = open_run(run, ("update",), graph, device=device)
     root = asked.path
     changes = any(one is not None for one in (nodes, edges, remove_nodes, remove_edges, graph))
-    changes = changes or retrain or whole or bool(tables.given())
+    changes = changes or retrain or bool(tables.given())
     require(back or version is None, "update", "VERSION", "given with --rollback", version)
     alone = not (changes and (back or versions))
     require(alone, "update", "--rollback and --versions", "given alone", "tables")
@@ -144,7 +130,6 @@ def update(
         edges=_tables("--edges", edges, of_edges),
         remove_nodes=_tables("--remove-nodes", remove_nodes, of_nodes),
         remove_edges=_tables("--remove-edges", remove_edges, of_edges),
-        whole=whole,
         retrain=retrain,
         epochs=epochs,
         keep=keep,

@@ -139,7 +139,7 @@ def _official(folders: Sequence[Path]) -> GraphCollection:
     return _collection(
         {
             split: (
-                Graph.from_pyg(data, directed=False, name=f"ppi {number}")
+                Graph.from_pyg(data, name=f"ppi {number}")
                 for number, data in enumerate(datas, SPLITS[split].start)
             )
             for split, datas in parts.items()

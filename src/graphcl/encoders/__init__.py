@@ -77,10 +77,6 @@ def build_encoder(
         known = " and ".join(WITH_OPTIONS)
         name = encoder if isinstance(encoder, str) else getattr(encoder, "__name__", "given")
         raise ParameterError(f"encoder {name!r} takes no {min(asked)}; only {known} do")
-    # A factory of the user's own may draw from the global generator, as PyG's constructors do. It
-    # is seeded here, so that the weights still depend on `generator` alone, and then put back.
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(generator.initial_seed())
-        built = factory(num_features, dim=dim, layers=layers, generator=generator, **asked)
+    built = factory(num_features, dim=dim, layers=layers, generator=generator, **asked)
     require(isinstance(built, nn.Module), "encoder", "what the factory returns", "a module", built)
     return built  # type: ignore[no-any-return]

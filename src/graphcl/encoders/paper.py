@@ -71,7 +71,6 @@ class _PaperEncoder(LayeredEncoder):
             own_features=own_features,
             repeat_own=repeat_own,
             smoothed_features=smoothed_features,
-            normalisation=normalisation,
         )
         self._weigh(list(pairwise([num_features, *widths])))
         hidden = widths[:-1] if normalisation == "layer" else []
@@ -161,8 +160,6 @@ class PygEncoder(nn.Module):
     `layer` makes one layer from its numbers of inputs and outputs, and `takes_weights` says whether
     that layer takes edge weights. The other arguments are those of `EncoderFactory`.
     """
-
-    joins_views = True  # a row depends on the node's surroundings alone
 
     def __init__(
         self,

@@ -17,12 +17,10 @@ graph is embedded (`graphcl.encoders.layer`). Training contrasts :math:`H^{(L)}`
 
 After training, each part is brought to mean 0 and to one size, so that a distance between two
 embeddings means as much in each. These figures are taken from training nodes and stay with the
-weights. A part that is the same for all of these nodes, up to rounding, becomes 0: enlarged to that
-size, its rounding errors would look like a signal (`graphcl.encoders.rounding`).
+weights.
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -32,20 +30,9 @@ from graphcl.kernels.features import Features, linear
 from graphcl.settings import check_setting
 
 EXACT = 1024  # rows or columns up to which their products are diagonalised
-SPARE = 16  # directions of a subspace beyond those wanted, so that the last wanted are near
-TURNS = 2  # how often a subspace is turned towards the leading directions
-RANK = 1e-10  # of the largest eigenvalue: directions below are rounding
-EQUAL = 1e-11  # of the largest eigenvalue: two that are nearer than this are equal but for rounding
-BLOCK = 4096  # rows or columns of a table that are in float64 at a time
-# Differences between nodes, relative to what was summed, up to which a part is constant. Sums in
-# float32 are rounded by 6e-8 of their terms; over the neighbours of a hub, by some 1e-6.
-ROUNDING = 1e-5
-OWN, SMOOTHED = "own features", "smoothed features"  # names of parts in messages
-
-
-def root_mean_square(rows: Tensor) -> float:
-    """Returns the root mean square of the lengths of rows."""
-    return float(rows.double().square().sum(1).mean().sqrt())
+SPARE, TURNS = 16, 2  # more directions than wanted, and how often they are turned
+RANK = 1e-10  # of the largest product: directions below are rounding
+BLOCK = 4096  # columns of a wide table that are in float64 at a time
 
 
 def divide_columns(
@@ -57,28 +44,20 @@ def divide_columns(
     own_features: float,
     repeat_own: bool = False,
     smoothed_features: float = 0.0,
-    normalisation: str = "none",
 ) -> tuple[int, int, list[int]]:
     """Returns how many columns of `dim` hold own features, and smoothed ones, and each layer.
 
     Features take their shares of the columns; unless they are repeated, no more columns than there
-    are features. Layers that stand side by side share the rest; otherwise each layer is that wide.
-    Each layer has one column at least, and two if hidden layers are normalised: of one column, less
-    its mean, nothing would be left.
+    are features. One column is left for each layer. Layers that stand side by side share the rest;
+    otherwise each layer is that wide.
 
     Raises:
         ParameterError: a share is not one, or a layer would have no column.
     """
     check_setting("encoder", "own_features", own_features)
     check_setting("encoder", "smoothed_features", smoothed_features)
-    beside = layers if side_by_side else 1
-    narrowest = 1
-    reason = ", one column for each layer"
-    if normalisation == "layer" and layers > 1:
-        narrowest = 2
-        reason = ", two columns for each layer, since a single one that is normalised is always 0"
-    least = narrowest * beside
-    need = f"at least {least} with layers={layers}{reason}"
+    least = layers if side_by_side else 1
+    need = f"at least {least}, a column for each layer that stands side by side"
     require(dim >= least, "encoder", "dim", need, dim)
     most = dim - least if repeat_own else min(dim - least, num_features)
     own = min(round(own_features * dim), most)
@@ -86,89 +65,38 @@ def divide_columns(
     rest = dim - own - smoothed
     if not side_by_side:
         return own, smoothed, [rest] * layers
-    widths = [rest // layers] * (layers - 1)
-    widths.append(rest - sum(widths))
+    widths = [rest // layers] * layers
+    widths[-1] += rest - sum(widths)
     return own, smoothed, widths
 
 
 @torch.no_grad()
 def principal_directions(x: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Returns orthonormal directions in which rows vary most, largest first, ``[P, count]``.
+    """Returns orthonormal directions in which rows vary most, the first first, ``[P, count]``.
 
-    Fewer are returned if the rows have fewer. All is computed in float64, and each direction has a
-    sign that does not depend on the library that finds it, so a CPU and a GPU agree to rounding.
+    Fewer are returned if the rows have fewer. Their products are diagonalised if they are few; else
+    a random subspace is turned towards the largest ones, which takes a few products (Halko et al.,
+    2011).
 
     Args:
         x: rows, ``[n, P]``, which are not centred.
         count: how many directions, at most.
-        generator: on the CPU; draws the subspace and the signs.
+        generator: on the CPU; draws the subspace.
     """
-    num_rows, num_features = x.shape
-    count = min(count, num_rows, num_features)
-    rows = x
-    if min(num_rows, num_features) > EXACT:
-        rows = _leading_combinations(x, min(count + SPARE, num_rows, num_features), generator)
-    if num_features <= len(rows):
-        sizes, directions = torch.linalg.eigh(_products(rows.T))
-    else:
-        sizes, combinations = torch.linalg.eigh(_products(rows))
-        # A direction is the combination Xᵀu of rows, whose squared length is the eigenvalue.
-        lengths = sizes.clamp(min=torch.finfo(sizes.dtype).tiny).sqrt()
-        directions = _multiply(rows.T, combinations) / lengths
-    sizes = sizes.flip(0)
-    directions = directions.flip(1)
-    rank = int((sizes > sizes[:1] * RANK).sum())
-    fixed = _fix_directions(directions[:, :rank], sizes[:rank], generator)
-    return fixed[:, :count].to(x)
-
-
-def _leading_combinations(x: Tensor, size: int, generator: torch.Generator) -> Tensor:
-    """Returns few rows ``[size, P]`` that vary as `x` does along its leading directions.
-
-    They are X in an orthonormal basis of a random subspace, which is turned by products with X and
-    its transpose and orthonormalised after each (Halko et al., 2011, algorithm 4.4).
-    """
-    drawn = torch.randn(x.shape[1], size, generator=generator, dtype=torch.float64)
-    basis: Tensor = torch.linalg.qr(_multiply(x, drawn.to(x.device)))[0]
-    for _ in range(TURNS):
-        image = torch.linalg.qr(_multiply(x.T, basis))[0]
-        basis = torch.linalg.qr(_multiply(x, image))[0]
-    return _multiply(x.T, basis).T
-
-
-def _fix_directions(directions: Tensor, sizes: Tensor, generator: torch.Generator) -> Tensor:
-    """Returns the same directions with signs, and bases of equal sizes, that are stated.
-
-    An eigenvector has no sign, and vectors of equal eigenvalues are any basis of their span: each
-    library returns another. Here a random matrix is projected onto the span of each group of
-    equal sizes and orthonormalised; this depends on the span and on the generator alone.
-    """
-    num_features, count = directions.shape
-    drawn = torch.randn(num_features, count, generator=generator, dtype=torch.float64)
-    coordinates = directions.T @ drawn.to(directions.device)
-    fixed = directions.clone()
-    signs = torch.where(coordinates.diagonal() < 0, -1.0, 1.0)
-    for start, end in _equal_sizes(sizes):
-        if end - start == 1:
-            fixed[:, start] *= signs[start]
-            continue
-        basis, upper = torch.linalg.qr(coordinates[start:end, start:end])
-        basis = basis * torch.where(upper.diagonal() < 0, -1.0, 1.0)  # makes the factors unique
-        fixed[:, start:end] = directions[:, start:end] @ basis
-    return fixed
-
-
-def _equal_sizes(sizes: Tensor) -> list[tuple[int, int]]:
-    """Returns the ranges of descending sizes whose neighbours are equal but for rounding."""
-    apart = (sizes[:-1] - sizes[1:]) > sizes[:1] * EQUAL
-    borders = [0, *(apart.nonzero().flatten() + 1).tolist(), len(sizes)]
-    return list(pairwise(borders))
-
-
-def _multiply(matrix: Tensor, columns: Tensor) -> Tensor:
-    """Returns a product in float64, without a copy of the whole matrix in it."""
-    blocks = torch.split(matrix, BLOCK)
-    return torch.cat([block.double() @ columns for block in blocks])
+    count, wide = min(count, *x.shape), x.shape[0] < x.shape[1]
+    if min(x.shape) > EXACT:
+        drawn = torch.randn(x.shape[1], min(count + SPARE, *x.shape), generator=generator)
+        basis = torch.linalg.qr(x @ drawn.to(x))[0]
+        for _ in range(TURNS):
+            basis = torch.linalg.qr(x @ torch.linalg.qr(x.T @ basis)[0])[0]
+        x, wide = basis.T @ x, True
+    size, vectors = torch.linalg.eigh(_products(x if wide else x.T))
+    kept = (size > size[-1:] * RANK).flip(0)[:count]
+    chosen: Tensor = vectors.flip(1)[:, :count][:, kept].to(x)
+    if not wide:
+        return chosen
+    turned: Tensor = torch.linalg.qr(x.T @ chosen)[0]
+    return turned
 
 
 def _products(rows: Tensor) -> Tensor:
@@ -194,7 +122,7 @@ class SideBySide(nn.Module):
         projection: R, ``[num_features, own]``; identities side by side if all features fit.
         smoother: S, ``[num_features, smoothed]``, likewise.
         shift: the mean of each column, ``[dim]``; 0 until `calibrate`.
-        scale: the factor of each column, ``[dim]``; 1 until `calibrate`, 0 in a constant part.
+        scale: the factor of each column, ``[dim]``; 1 until `calibrate`.
     """
 
     def __init__(
@@ -209,8 +137,8 @@ class SideBySide(nn.Module):
     ) -> None:
         super().__init__()
         self.smoothed = smoothed
-        self.kept = range(len(widths)) if every_layer else range(len(widths) - 1, len(widths))
-        self._widths = [own, *(widths[number] for number in self.kept), smoothed]
+        self._kept = range(len(widths)) if every_layer else range(len(widths) - 1, len(widths))
+        self._widths = [own, *(widths[number] for number in self._kept), smoothed]
         self.projection = nn.Buffer(_projection(num_features, own, generator))
         if smoothed:
             self.smoother = nn.Buffer(_projection(num_features, smoothed, generator))
@@ -222,28 +150,15 @@ class SideBySide(nn.Module):
         """The columns of an embedding."""
         return sum(self._widths)
 
-    @property
-    def constant_parts(self) -> list[str]:
-        """The names of the parts that are 0 in every embedding, because they were constant."""
-        names = [OWN, *(f"layer {number + 1}" for number in self.kept), SMOOTHED]
-        found = []
-        start = 0
-        for name, width in zip(names, self._widths, strict=True):
-            scale = self.scale[start : start + width]
-            if width and not bool(scale.any()):
-                found.append(name)
-            start += width
-        return found
-
     def columns(self, layer: int | None) -> slice | None:
         """Returns the columns of a layer, or with None of own features; None if it has none.
 
         Those of the last layer go on with the smoothed features, as its result does.
         """
-        place = 0 if layer is None else self.kept.index(layer) + 1 if layer in self.kept else -1
+        place = 0 if layer is None else self._kept.index(layer) + 1 if layer in self._kept else -1
         if place < 0 or self._widths[place] == 0:
             return None
-        last = layer is not None and layer + 1 == self.kept.stop
+        last = layer is not None and layer + 1 == self._kept.stop
         start = sum(self._widths[:place])
         return slice(start, start + self._widths[place] + last * self.smoothed)
 
@@ -279,36 +194,15 @@ class SideBySide(nn.Module):
         return torch.cat(parts, dim=1)
 
     @torch.no_grad()
-    def reset(self) -> None:
-        """Lets embeddings have the parts as they are computed, until the next `calibrate`."""
-        self.shift.zero_()
-        self.scale.fill_(1)
-
-    @torch.no_grad()
-    def calibrate(self, z: Tensor, rounding: Sequence[float] | None = None) -> None:
-        """Brings each part of embeddings like `z` to mean 0 and a mean square of its rows of 1.
-
-        A part that is constant up to rounding becomes 0. Of fewer than two rows nothing is known:
-        their parts keep the size that they have.
-
-        Args:
-            z: embeddings as they are after `reset`, ``[n, dim]``.
-            rounding: of each part, differences between rows that may be rounding; None: only those
-                that are small beside the part itself count as rounding.
-        """
-        z = z.to(self.shift)
+    def calibrate(self, z: Tensor) -> None:
+        """Brings each part of embeddings like `z` to mean 0 and a mean square of its rows of 1."""
+        z = z.to(self.shift) / self.scale + self.shift
         self.shift.copy_(z.mean(0))
-        self.scale.fill_(1)
-        if len(z) < 2:
-            return
         start = 0
-        for number, width in enumerate(self._widths):
+        for width in self._widths:
             columns = slice(start, start + width)
             size = (z[:, columns] - self.shift[columns]).square().sum(1).mean().sqrt()
-            least = ROUNDING * root_mean_square(z[:, columns])
-            if rounding is not None:
-                least = max(least, rounding[number])
-            self.scale[columns] = 1 / size if size > least else 0.0
+            self.scale[columns] = 1 / size if size > 0 else 1.0
             start += width
 
 

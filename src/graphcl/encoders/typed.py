@@ -79,7 +79,6 @@ class TypedEncoder(LayeredEncoder):
             own_features=own_features,
             repeat_own=repeat_own,
             smoothed_features=smoothed_features,
-            normalisation=normalisation,
         )
         self._types = {one.name: number for number, one in enumerate(schema.types)}
         self._directions = [one for one in schema.directions() if self._relation(one).num_edges]

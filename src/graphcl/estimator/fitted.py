@@ -2,6 +2,7 @@
 
 import copy
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -17,13 +18,13 @@ from graphcl.arrays import Floats, blocks
 from graphcl.distributed import ALONE, beside, current_share, from_rank
 from graphcl.encoders import EncoderFactory, build_encoder, layered
 from graphcl.encoders.typed import TypedEncoder
-from graphcl.errors import ParameterError, PartError, RunError, demand, require
+from graphcl.errors import ParameterError, RunError, demand, require
 from graphcl.files.arrays import check_tensors, read_tensors
 from graphcl.graphs.collection import training_subgraph
 from graphcl.graphs.filling import describe_filling
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import Key
-from graphcl.graphs.scaling import Scaling
+from graphcl.graphs.scaling import LIMIT, ColumnScaling, Scaling
 from graphcl.graphs.schema import EDGES, Direction, Schema
 from graphcl.graphs.tensors import Prepared, prepare, prepare_like
 from graphcl.kernels.features import stable_product
@@ -36,7 +37,7 @@ from graphcl.runs.versions import kept_place
 from graphcl.seeding import generator
 from graphcl.settings import ENCODER_OPTIONS
 from graphcl.training import EpochMetrics, FullGraph, ManyGraphs, SampledGraph
-from graphcl.training.full_graph import can_divide, can_join_views
+from graphcl.training.full_graph import can_divide
 from graphcl.training.loop import metrics_of
 from graphcl.training.modes import (
     SAMPLED_BATCH_NODES,
@@ -124,14 +125,8 @@ class Components:
         return encoder
 
     def weightless_encoder(self, schema: Schema) -> nn.Module:
-        """Returns the encoder with shapes alone, which takes no memory, whatever its size.
-
-        A factory of the caller's own that fails so, since it reads its weights, gets memory.
-        """
-        try:
-            with torch.device("meta"):
-                return self.new_encoder(schema, seed=0)
-        except PartError:
+        """Returns the encoder with shapes alone: it takes no memory, whatever its size."""
+        with torch.device("meta"):
             return self.new_encoder(schema, seed=0)
 
     def check(self, name: str, schema: Schema) -> None:
@@ -285,7 +280,6 @@ class Components:
                 divided=among,
                 batch_nodes=recipe.batch_nodes,
                 contrast=recipe.contrast,
-                joined=can_join_views(self.weightless_encoder(schema)),
             ), chosen
         sampled = SampledGraph.of(
             graph,
@@ -577,6 +571,15 @@ def _named(path: Path) -> Iterator[None]:
     except RunError as error:
         named = str(error) if str(path) in str(error) else f"{path}: damaged ({error})"
         raise RunError(named) from None
+
+
+def say_clipped(scaling: Scaling, graph: Graph) -> None:
+    """Says on stderr how many values of a graph lie outside the range that training allows."""
+    fitted = {name: one for name, one in scaling.nodes.items() if isinstance(one, ColumnScaling)}
+    count = sum(fitted[name].clipped(one.x) for name, one in graph.nodes.items() if name in fitted)
+    if count:
+        far = f"{count:,} value{'' if count == 1 else 's'} more than {LIMIT:g} deviations"
+        print(f"features: {far} from the training rows' mean, clipped", file=sys.stderr, flush=True)
 
 
 def _require_sizes(components: Components, schema: Schema, folder: Path) -> None:

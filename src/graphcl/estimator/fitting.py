@@ -9,7 +9,7 @@ import copy
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -23,8 +23,7 @@ from torch import Tensor, nn
 from graphcl.arrays import Floats, Integers
 from graphcl.distributed import current_share, from_rank
 from graphcl.embedding import embed, embed_graph
-from graphcl.encoders import LayeredEncoder, SideBySide
-from graphcl.encoders.rounding import rounding_of_parts
+from graphcl.encoders import LayeredEncoder
 from graphcl.errors import GraphCLError, RunError, TrainingWarning, require
 from graphcl.estimator.fitted import Components, Fitted
 from graphcl.evaluation.failure import (
@@ -32,7 +31,6 @@ from graphcl.evaluation.failure import (
     LEAST_RANK,
     Sign,
     collapse_sign,
-    constant_sign,
     loss_sign,
 )
 from graphcl.evaluation.unsupervised import effective_rank, mean_cosine
@@ -167,8 +165,8 @@ def fit(
 def _complete(task: Task, features: Sample) -> None:
     """Brings the parts of embeddings to one size, and measures how the training went."""
     fitted = task.fitted
-    calibrate(fitted.encoder, task.sample, features)
-    health = check_health(
+    calibrate(fitted.encoder, task.sample)
+    fitted.health = check_health(
         fitted.components,
         fitted.encoder,
         task.source if task.measured is None else task.measured,
@@ -176,14 +174,6 @@ def _complete(task: Task, features: Sample) -> None:
         seed=fitted.seed,
         rank_of_features=lambda: rank_of_features(features),
     )
-    constant = constant_parts(fitted.encoder, features)
-    if fitted.schema.is_plain and constant:
-        (parts,) = constant.values()
-        constant = {"": parts}  # a message does not name the only type
-    sign = constant_sign(constant, asdict(fitted.components.recipe))
-    if sign is not None and health.effective_rank != 0:  # else a sign says that all are 0
-        health = replace(health, warnings=(*health.warnings, sign))
-    fitted.health = health
 
 
 def _train(
@@ -277,38 +267,18 @@ def dense_features(rows: Any, scaling: Scaling, name: str) -> Tensor:
     return feature_tensor(rows, device=torch.device("cpu"), feature_scaling=how).to_dense()
 
 
-def calibrate(encoder: nn.Module, sample: Callable[[], Sample], features: Sample) -> None:
+def calibrate(encoder: nn.Module, sample: Callable[[], Sample]) -> None:
     """Sets the sizes of what stands side by side in embeddings, from nodes of the training.
 
     They are embedded exactly, as `transform` does, which `sample` does. An encoder whose embedding
     is the result of its last layer is left alone.
-
-    Args:
-        encoder: the trained encoder.
-        sample: returns embeddings of some nodes by type.
-        features: rows of the scaled features of each type, which tell rounding from differences.
     """
     if not isinstance(encoder, LayeredEncoder) or encoder.part(NODE) is None:
         return
-    for name in features:
-        _part(encoder, name).reset()
-    rounding = rounding_of_parts(encoder, features)
     for name, rows in sample().items():
-        _part(encoder, name).calibrate(rows, rounding[name])
-
-
-def _part(encoder: LayeredEncoder, name: str) -> SideBySide:
-    part = encoder.part(name)
-    assert part is not None
-    return part
-
-
-def constant_parts(encoder: nn.Module, types: Iterable[str]) -> dict[str, list[str]]:
-    """Returns the parts of embeddings that stay 0, for each type that has any."""
-    if not isinstance(encoder, LayeredEncoder) or encoder.part(NODE) is None:
-        return {}
-    found = {name: _part(encoder, name).constant_parts for name in types}
-    return {name: parts for name, parts in found.items() if parts}
+        beside = encoder.part(name)
+        assert beside is not None
+        beside.calibrate(rows)
 
 
 def sample_graphs(

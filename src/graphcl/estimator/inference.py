@@ -12,10 +12,8 @@ hundred nodes that matter. Of these, each layer is computed where it is needed, 
 `graphcl.embedding`. That is so little work that a second core only costs time, so one is used.
 """
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,25 +21,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphcl.arrays import Array, Floats, Integers
+from graphcl.arrays import Floats, Integers
 from graphcl.distributed import apart
 from graphcl.embedding import Chosen, embed, embed_graph
 from graphcl.encoders import Layer, LayeredEncoder, layered
 from graphcl.errors import GraphError, demand
-from graphcl.estimator.fitted import Fitted
+from graphcl.estimator.fitted import Fitted, say_clipped
 from graphcl.graphs.changing import Delta, EdgeDelta, NodeDelta, change_graph
 from graphcl.graphs.filling import filling_depth
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.neighbourhood import GrownPart, Surroundings, grown_part, new_nodes
 from graphcl.graphs.nodes import Nodes
-from graphcl.graphs.relation import NODE, Key, Relation
-from graphcl.graphs.scaling import LIMIT, ColumnScaling, Scaling
+from graphcl.graphs.relation import NODE, Key
 from graphcl.graphs.tensors import stored_features
 from graphcl.kernels.buffers import borrow
 from graphcl.kernels.features import padded_product, stable_product
 from graphcl.kernels.stored_features import StoredFeatures, mean_of_neighbourhoods
-from graphcl.store.columns import Ids, plain_ids, table_rows
-from graphcl.tabular.edge_rows import prepare_edges
+from graphcl.store.columns import Ids, table_rows
 from graphcl.tabular.times import has_age_alone
 from graphcl.training.progress import RowProgress
 
@@ -78,7 +74,7 @@ def embed_fitted(
     wanted: Mapping[str, Chosen] = dict.fromkeys(graph.nodes) if nodes is None else nodes
     every = all(some is None for some in wanted.values())
     if verbose:
-        _say_clipped(fitted.scaling, prepared.graph)
+        say_clipped(fitted.scaling, prepared.graph)
     # Layer by layer, an embedding does not depend on the size of the graph, bit for bit.
     large = graph.num_nodes > LAYERWISE_NODES
     by_layer = large or device.type == "cpu" or not every or not fitted.schema.is_plain
@@ -317,7 +313,7 @@ class Live:
         own = {key: one for key, one in self.graph.relations.items() if self.nodes.name in key[::2]}
         known = {text for key in self.graph.relations for text in (key[1], ":".join(key))}
         found: dict[tuple[Key, bool], list[Any]] = {}
-        for text in plain_ids(texts, "embed_new: neighbours", GraphError):
+        for text in texts:
             said, slash, name = str(text).partition("/")
             towards, relation = said.startswith("<"), said.removeprefix("<")
             if not slash or (len(own) == 1 and relation not in known):
@@ -327,17 +323,16 @@ class Live:
                 relation, name, towards = next(iter(own))[1], str(text), False
             key = self.graph.relation(relation).key
             demand(key in own, f"embed_new: {relation} does not join {self.nodes.name} nodes")
+            demand(
+                own[key].edge_features is None or has_age_alone(own[key]),
+                f"embed_new: edges of {relation} have features; such a node joins by update",
+            )
             towards = towards if key[0] == key[2] else key[2] == self.nodes.name
             found.setdefault((key, towards), []).append(name)
         return found
 
     def _embed_typed(
-        self,
-        features: Any,
-        neighbours: list[Any],
-        edges: Any,
-        weights: list[Any] | None,
-        edge_columns: list[Any] | None,
+        self, features: Any, neighbours: list[Any], edges: Any, weights: list[Any] | None
     ) -> Floats:
         """Returns the embeddings of new nodes of a type, in the grown part of the graph."""
         demand(
@@ -352,29 +347,20 @@ class Live:
             f"embed_new: features must be [n, {width}]; got {features.shape}",
         )
         near: dict[str, list[int]] = {own.name: []}
-        ends: dict[Key, list[_NewEdge]] = {}
+        ends: dict[Key, dict[tuple[int, int, bool], float]] = {}
         for place, texts in enumerate(neighbours):
             of = [1.0] * len(texts) if weights is None else list(weights[place])
             demand(
                 len(of) == len(texts),
                 "embed_new: weights must be as many as neighbours, of each node",
             )
-            told: list[Any] = [None] * len(texts)
-            if edge_columns is not None and edge_columns[place] is not None:
-                told = list(edge_columns[place])
-            if len(told) != len(texts):
-                raise GraphError(
-                    f"embed_new: node {place} has {len(texts)} neighbours and columns of "
-                    f"{len(told)} edges; give them for each neighbour, None where there are none"
-                )
-            for text, weight, columns in zip(texts, of, told, strict=True):
+            for text, weight in zip(texts, of, strict=True):
                 ((key, towards), names) = next(iter(self.neighbours_of([text]).items()))
                 other = key[0] if towards else key[2]
                 row = int(self.rows_of(np.array(names, object), other)[0])
                 near.setdefault(other, []).append(row)
-                called = f"embed_new: node {place}, edge {text}"
-                edge = _NewEdge(place, row, towards, weight, columns, called)
-                ends.setdefault(key, []).append(edge)
+                listed, edge = ends.setdefault(key, {}), (place, row, towards)
+                listed[edge] = listed.get(edge, 0) + weight
         hops = len(layered(self._fitted.encoder).levels()) - 1 + filling_depth(self._fitted.schema)
         wanted = {name: np.unique(rows).astype(np.int64) for name, rows in near.items()}
         if not len(wanted[own.name]):  # one of the type has to be there, for new ones to join
@@ -383,12 +369,19 @@ class Live:
         first = part.nodes[own.name].num_nodes
         joined = {}
         for key, listed in ends.items():
-            relation = self.graph.relations[key]
+            pairs = np.empty((len(listed), 2), np.int64)
+            for at, (place, row, towards) in enumerate(listed):
+                there = int(np.searchsorted(rows[key[0] if towards else key[2]], row))
+                pairs[at] = (there, first + place) if towards else (first + place, there)
+            weighted = self.graph.relations[key].edge_weight is not None
             demand(
-                weights is None or relation.edge_weight is not None,
+                weights is None or weighted,
                 f"embed_new: edges of {key[1]} have no weights; leave them out",
             )
-            joined[key] = _edge_delta(relation, listed, first, rows)
+            given = np.array([*listed.values()], np.float32) if weighted else None
+            new_edges = np.zeros((len(pairs), 1), np.float32)  # of no age
+            aged = self.graph.relations[key].edge_features is not None
+            joined[key] = EdgeDelta(pairs, given, new_edges if aged else None)
         new = NodeDelta(count, None if own.x is None else features)
         grown = change_graph(part, Delta({own.name: new}, joined)).graph
         new_rows = {own.name: np.arange(first, first + count)}
@@ -402,7 +395,6 @@ class Live:
         rows: Any = None,
         edges: Any = None,
         weights: Any = None,
-        edge_columns: Any = None,
     ) -> Floats:
         """Returns the embeddings of new nodes, as `GraphCL.embed_new` describes."""
         demand(
@@ -418,20 +410,8 @@ class Live:
         if plain:
             by = "nodes" if rows is None else "rows"
             lists = [self.rows_of(**{by: some}) for some in lists]
-        told = None if edge_columns is None else [edge_columns] if single else list(edge_columns)
-        if told is not None and len(told) != len(lists):
-            raise GraphError(
-                f"embed_new: edge_columns must be one list per node; got {len(told)} for "
-                f"{len(lists)} nodes"
-            )
-        if plain:
-            if told is not None and any(one is not None for some in told for one in some or ()):
-                raise GraphError(
-                    f"embed_new: edges of {self.graph.name} have no columns; leave them out"
-                )
-            z = self._embed_plain(features, lists, edges, given)
-        else:
-            z = self._embed_typed(features, lists, edges, given, told)
+        embed = self._embed_plain if plain else self._embed_typed
+        z = embed(features, lists, edges, given)
         return z[0] if single else z
 
     def _embed_plain(
@@ -460,64 +440,6 @@ class Live:
         """The plain way: the same embeddings by the loops that serve any graph."""
         last = {NODE: np.arange(graph.num_nodes - number, graph.num_nodes)}
         return embed_fitted(self._fitted, graph, last, device=self._device)[NODE]
-
-
-@dataclass(frozen=True)
-class _NewEdge:
-    """An edge of a new node of a type.
-
-    Attributes:
-        place: which of the new nodes.
-        row: the node of the graph at its other end.
-        towards: whether the new node is its target.
-        weight: 1 where edges have none.
-        columns: as `prepare_edges` takes them.
-        called: its name in messages.
-    """
-
-    place: int
-    row: int
-    towards: bool
-    weight: float
-    columns: Any
-    called: str
-
-
-def _edge_delta(
-    relation: Relation, listed: list[_NewEdge], first: int, rows: Mapping[str, Integers]
-) -> EdgeDelta:
-    """Returns the edges that new nodes add to a relation of a part of a graph.
-
-    Edges with the same ends are one, whose weights are added, unless edges have features of their
-    own.
-
-    Args:
-        relation: of the whole graph.
-        listed: the edges.
-        first: the row of the first new node in the part.
-        rows: by type, which rows of the graph the part has.
-    """
-    features = prepare_edges(
-        relation, [one.columns for one in listed], [one.called for one in listed]
-    )
-    pairs = np.empty((len(listed), 2), np.int64)
-    for at, one in enumerate(listed):
-        other = relation.source if one.towards else relation.target
-        there, new = int(np.searchsorted(rows[other], one.row)), first + one.place
-        pairs[at] = (there, new) if one.towards else (new, there)
-    weight: Array = np.array([one.weight for one in listed], np.float64)
-    if features is None or has_age_alone(relation):
-        # In the order in which they are named first.
-        _, once, edge = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
-        edge, order = edge.reshape(-1), np.argsort(once)
-        weight = np.bincount(edge, weight)[order]
-        if features is not None:  # such an edge is as old as the latest that is named
-            youngest = np.full((len(once), features.shape[1]), np.inf, np.float32)
-            np.minimum.at(youngest, edge, features)
-            features = youngest[order]
-        pairs = pairs[once[order]]
-    weighted = relation.edge_weight is not None
-    return EdgeDelta(pairs, weight.astype(np.float32) if weighted else None, features)
 
 
 def _lists(given: Any, *, single: bool, what: str) -> list[Any]:
@@ -568,12 +490,3 @@ def _encode(
         place = torch.zeros(graph.num_nodes, dtype=torch.int64)
         place[nodes] = torch.arange(len(nodes))
     return result if beside is None else out
-
-
-def _say_clipped(scaling: Scaling, graph: Graph) -> None:
-    """Says on stderr how many values of a graph lie outside the range that training allows."""
-    fitted = {name: one for name, one in scaling.nodes.items() if isinstance(one, ColumnScaling)}
-    count = sum(fitted[name].clipped(one.x) for name, one in graph.nodes.items() if name in fitted)
-    if count:
-        far = f"{count:,} value{'' if count == 1 else 's'} more than {LIMIT:g} deviations"
-        print(f"features: {far} from the training rows' mean, clipped", file=sys.stderr, flush=True)

@@ -3,7 +3,6 @@
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from types import MappingProxyType
@@ -26,12 +25,7 @@ from graphcl.estimator.fitting import Health, Task, fit
 from graphcl.estimator.inference import Live, embed_chosen
 from graphcl.estimator.partitioned import PartitionedGraph, task_over_parts
 from graphcl.evaluation.splits import nodes_to_choose_by, validation_score
-from graphcl.graphs.collection import (
-    GraphCollection,
-    as_graphs,
-    fingerprint,
-    rows_by_type,
-)
+from graphcl.graphs.collection import GraphCollection, as_graphs, fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.scaling import Scaling, TableScaling
@@ -39,10 +33,8 @@ from graphcl.losses import Loss
 from graphcl.recipes import Recipe, load_recipe
 from graphcl.recipes.recipe import recipe_keys
 from graphcl.runs import files as runs
-from graphcl.runs.graph import keep_graph
 from graphcl.runs.nodes import write_types
 from graphcl.runs.versions import current_run
-from graphcl.store.header import read_store
 from graphcl.training import Checkpoints, EpochMetrics
 from graphcl.training.checkpoints import Saved
 from graphcl.training.modes import Mode
@@ -414,9 +406,9 @@ class GraphCL(SklearnTransformer):
             node_type: of a typed graph: the type whose nodes are embedded; None is all types.
 
         Returns:
-            An array ``[num_nodes, dim]``; of a model of several types, a dict of such arrays by
-            type, or the array of `node_type`; of several graphs, a list of such arrays in the order
-            of the list, or of a collection's `graphs`: train, then validation, then test.
+            An array ``[num_nodes, dim]``; of a typed graph, a dict of such arrays by type, or the
+            array of `node_type`; of several graphs, a list of such arrays in the order of
+            the list, or of a collection's `graphs`: train, then validation, then test.
         """
         fitted = self._require_fitted("transform")
         given = as_graphs(graph)
@@ -448,7 +440,7 @@ class GraphCL(SklearnTransformer):
         tables = {
             name: as_table(self, some, graph.nodes[name], chosen[name]) for name, some in z.items()
         }
-        several = node_type is None and len(fitted.schema.types) > 1
+        several = node_type is None and not fitted.schema.is_plain
         return tables if several else next(iter(tables.values()))
 
     def fit_transform(self, graph: Any, y: None = None) -> Any:
@@ -478,7 +470,6 @@ class GraphCL(SklearnTransformer):
         rows: Any = None,
         edges: Any = None,
         weights: Any = None,
-        edge_columns: Any = None,
         node_type: str | None = None,
     ) -> Floats:
         """Returns embeddings of nodes that are not in `graph` yet, without rebuilding it.
@@ -500,9 +491,6 @@ class GraphCL(SklearnTransformer):
             edges: edges among the new nodes: pairs of places in `features`, and a weight as a third
                 number if there is one.
             weights: of the edges to `neighbours`, in their form; None is 1 everywhere.
-            edge_columns: of these edges, in the same form, where the training's list of edges had
-                columns: a value for each column by its name, as in ``{"amount": 3}``. Without a
-                table: a list of the edge's features. None where edges have no columns.
             node_type: of a graph with types: that of the new nodes.
 
         Returns:
@@ -512,23 +500,15 @@ class GraphCL(SklearnTransformer):
             GraphError: features, neighbours, edges or weights do not fit the graph.
         """
         live = self.live(graph, node_type=node_type)
-        return live.embed_new(
-            features,
-            neighbours,
-            rows=rows,
-            edges=edges,
-            weights=weights,
-            edge_columns=edge_columns,
-        )
+        return live.embed_new(features, neighbours, rows=rows, edges=edges, weights=weights)
 
     def save(self, path: str | Path, *, graph: Any = None, overwrite: bool = False) -> None:
         """Writes a run directory that `load` reads back; it appears whole or not at all.
 
         Args:
             path: the directory.
-            graph: a graph, or several, or a typed one. The run keeps it, its embeddings and the
-                names of its nodes, as `graphcl train` does, for `graphcl.Run`. A graph that is
-                mapped from a store stays there, and several are not kept.
+            graph: a graph, or several, or a typed one. Its embeddings and the names of its nodes
+                are kept in the run, as `graphcl train` does, for `graphcl.Run`.
             overwrite: replace a run that is there. Anything else that is there is never touched.
         """
         self._require_fitted("save")
@@ -536,21 +516,10 @@ class GraphCL(SklearnTransformer):
         z: Any = None if given is None else self.transform(given)
         with runs.new_run(Path(path), overwrite=overwrite) as folder:
             several: Any = given.graphs if isinstance(given, GraphCollection) else (given,)
-            origin = runs.Origin()
+            known = "" if given is None else fingerprint(several)
+            self.write_to(folder, runs.Origin(fingerprint=known))
             if given is not None:
-                origin = runs.Origin(fingerprint=fingerprint(several))
-            if isinstance(given, Graph) and given.store is not None:
-                store = given.store.absolute()
-                origin = replace(origin, graph=str(store), build=read_store(store).build)
-            elif isinstance(given, Graph):
-                origin = replace(origin, kept=True)
-                keep_graph(folder, given)
-            self.write_to(folder, origin)
-            if given is not None:
-                if isinstance(given, GraphCollection):
-                    write_types(folder, given, np.concatenate(z))
-                else:
-                    write_types(folder, given, rows_by_type(z, given))
+                write_types(folder, given, np.concatenate(z) if isinstance(z, list) else z)
 
     def write_to(self, folder: Path, origin: runs.Origin) -> None:
         """Writes configuration, weights and metrics into an existing folder."""

@@ -29,7 +29,7 @@ looks at all labels.
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -41,51 +41,109 @@ from graphcl.errors import GraphError
 from graphcl.evaluation.folds import Division, Part, ascending, divide
 from graphcl.evaluation.logistic import Fitted, fit_logistic_batch
 from graphcl.evaluation.prediction_error import PredictionError, measure
+from graphcl.evaluation.probe import STRENGTHS as WIDE_STRENGTHS
 from graphcl.evaluation.probe import check_embeddings, standardiser, within_span
 from graphcl.evaluation.smoothing import (
     HOPS,
     MOST_VALUES,
     NOTHING,
     Around,
-    HeldOutSmoothed,
     Smoothing,
-    choose_exponent,
     hops,
-    sharpen,
     weigh_hops,
-)
-from graphcl.evaluation.terms import (
-    LEAST_WEIGHT,
-    STRENGTHS,
-    HeldOut,
-    Term,
-    average,
-    log_shares,
 )
 from graphcl.version import package_version
 
 Tables = Mapping[str, Array]  # several tables of the same nodes, by name
 STEPS = 40  # of a regression; more change probabilities by less than 0.002 in the mean
+STRENGTHS = tuple(one for one in WIDE_STRENGTHS if one < 0.2)  # T makes up for weaker penalties
+_TEMPERATURES = np.geomspace(1 / 64, 256, 60)
+_LEVELS = np.concatenate([[0.001, 0.01], np.arange(0.04, 0.97, 0.04), [0.98, 0.99, 0.999]])
+_FINE = np.linspace(0.001, 0.999, 500)  # levels between which the loss is interpolated
+_LEAST_WEIGHT = 0.01  # of a strength that is worth its time
 _BLOCK = 1 << 16  # rows that are scored at a time
 
 
-@dataclass(frozen=True, eq=False)
-class _Smoothed:
-    """How probabilities are smoothed, and those of held-out nodes.
+@dataclass(frozen=True)
+class Term:
+    """A part of the average: an input and a strength. The place counts strengths, per input."""
 
-    Attributes:
-        shares: how much each hop counts.
-        exponent: how much the result is sharpened.
-        held_out: smoothed and sharpened probabilities of the rows of all parts.
-    """
+    place: int
+    temperature: float
+    weight: float
 
-    shares: Array
-    exponent: float
-    held_out: Array
+    @property
+    def input(self) -> int:
+        """The number of the input."""
+        return self.place // len(STRENGTHS)
+
+    @property
+    def strength(self) -> float:
+        """C of the penalty."""
+        return float(STRENGTHS[self.place % len(STRENGTHS)])
 
 
-_NOT_SMOOTHED = _Smoothed(np.array(NOTHING), 1.0, np.zeros((0, 0)))
 _UNKNOWN = [Term(STRENGTHS.index(0.01), 1.0, 1.0)]  # where no held-out label tells
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Scores of held-out nodes for every input and strength; a node has a row per division."""
+
+    rows: Array  # the labelled node of each row
+    part: Array  # the number of the regression that was fitted without it
+    folds: int
+    scores: Array  # [inputs · strengths, rows, outputs]
+    targets: Array  # [rows, outputs]
+    shares: Array  # [rows, outputs]: log, of the nodes that the row's regression was fitted to
+    several: bool
+
+    @cached_property
+    def temperatures(self) -> Array:
+        """Those that lead to the levels of confidence, ``[inputs · strengths, levels]``.
+
+        It is the mean confidence if all classes were equally frequent, so it falls with the
+        temperature: level 0 is chance, level 1 certainty.
+        """
+        some = np.linspace(0, len(self.rows) - 1, min(len(self.rows), 2000)).astype(np.int64)
+        chance = 0.5 if self.several else 1 / self.targets.shape[1]
+        scores = self.scores[:, some] - self.shares[some]
+        reached = np.stack([_confidence(scores / one, self.several) for one in _TEMPERATURES])
+        levels = (reached.T - chance) / (1 - chance)
+        logs = [np.interp(-_LEVELS, -one, np.log(_TEMPERATURES)) for one in levels]
+        return np.asarray(np.exp(np.array(logs)))
+
+    @cached_property
+    def losses(self) -> Array:
+        """−log p of what is true, in each row, ``[inputs · strengths, levels, rows]``."""
+        found: Array = np.empty((*self.temperatures.shape, len(self.rows)), np.float32)
+        for level in range(self.temperatures.shape[1]):
+            one = self.temperatures[:, level, None, None]
+            scores = _tempered(self.scores, one, self.shares)
+            found[:, level] = _loss(scores, self.targets, self.several)
+        return found
+
+    def choose(self) -> list[Term]:
+        """Returns inputs and strengths with weights and temperatures, by the labels of the rows."""
+        from scipy.interpolate import PchipInterpolator
+
+        _, node, times = np.unique(self.rows, return_inverse=True, return_counts=True)
+        once = 1 / times[node]  # a node counts once, however often it was held out
+        loss = self.losses @ once
+        fine = PchipInterpolator(_LEVELS, loss, axis=1)(_FINE)
+        likelihood = np.exp(fine.min(axis=1, keepdims=True) - fine)
+        level = (likelihood @ _FINE) / likelihood.sum(axis=1)
+        evidence = np.log(likelihood.sum(axis=1)) - fine.min(axis=1)
+        weight = np.exp(evidence - evidence.max())
+        weight /= weight.sum()
+        return [
+            Term(
+                place,
+                float(np.exp(np.interp(level[place], _LEVELS, np.log(self.temperatures[place])))),
+                float(weight[place]),
+            )
+            for place in np.flatnonzero(weight >= min(_LEAST_WEIGHT, weight.max())).tolist()
+        ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +156,6 @@ class Fit:
         error: see `CalibratedProbe`.
         held_out: likewise.
         shares: likewise.
-        exponent: likewise.
     """
 
     terms: list[Term]
@@ -106,7 +163,6 @@ class Fit:
     error: PredictionError | None
     held_out: Array
     shares: Array
-    exponent: float
 
     def arrays(self) -> dict[str, Array]:
         """Returns its tables by name."""
@@ -118,8 +174,7 @@ class Fit:
     def to_json(self) -> dict[str, Any]:
         """Returns the rest of it."""
         error = None if self.error is None else asdict(self.error)
-        terms = [asdict(term) for term in self.terms]
-        return {"terms": terms, "error": error, "exponent": self.exponent}
+        return {"terms": [asdict(one) for one in self.terms], "error": error}
 
     @classmethod
     def of(cls, arrays: Mapping[str, Array], about: Mapping[str, Any]) -> Self:
@@ -132,7 +187,8 @@ class Fit:
             terms = [Term(**one) for one in about["terms"]]
             error = about["error"]
             if error is not None:
-                error = PredictionError.from_json(error)
+                each = tuple((first, second) for first, second in error["by_class"])
+                error = PredictionError(**{**error, "by_class": each})
             regressions = {
                 number: Fitted(
                     torch.from_numpy(arrays[f"weight-{number}"]),
@@ -140,8 +196,7 @@ class Fit:
                 )
                 for number in sorted({one.input for one in terms})
             }
-            exponent = float(about["exponent"])
-            return cls(terms, regressions, error, arrays["held_out"], arrays["shares"], exponent)
+            return cls(terms, regressions, error, arrays["held_out"], arrays["shares"])
         except (TypeError, KeyError) as wrong:
             raise ValueError(str(wrong)) from None
 
@@ -174,7 +229,6 @@ class CalibratedProbe:
         held_out: the probabilities of every labelled node by regressions that were fitted without
             it, ``[labelled, outputs]``; NaN for those that were never held out.
         shares: how much each hop counts in `smoothing`.
-        exponent: how much smoothed probabilities are sharpened.
     """
 
     several: bool
@@ -184,7 +238,6 @@ class CalibratedProbe:
     error: PredictionError | None
     held_out: Array
     shares: Array
-    exponent: float
     _fitted: dict[int, Fitted]  # by the number of the input; those without weight are not kept
     _terms: list[Term]
     _log_shares: Array
@@ -211,12 +264,11 @@ class CalibratedProbe:
             around: the graph, as the probe was fitted with it.
             targets: of the labelled nodes.
         """
-        if self.shares[0] > 1 - LEAST_WEIGHT:
+        if self.shares[0] > 1 - _LEAST_WEIGHT:
             return None
         everywhere = self.probabilities(around.tables)
         everywhere[around.rows] = targets
-        how = (self.shares, self.exponent, self._log_shares, self.several)
-        return Smoothing.of(*how, around.means, everywhere)
+        return Smoothing.of(self.shares, around.means, everywhere)
 
 
 def fit_calibrated(
@@ -281,20 +333,9 @@ def fit_calibrated(
     total, weights = sum(term.weight for term in found.terms), dict.fromkeys(labels, 0.0)
     for term in found.terms:
         weights[labels[term.input]] += term.weight / total
-    return CalibratedProbe(
-        several=several,
-        weights=weights,
-        strength=best.strength,
-        temperature=best.temperature,
-        error=found.error,
-        held_out=held_out,
-        shares=found.shares,
-        exponent=found.exponent,
-        _fitted=found.regressions,
-        _terms=found.terms,
-        _log_shares=log_shares(targets, several),
-        _prepare=prepare,
-    )
+    chosen = (weights, best.strength, best.temperature, found.error, held_out, found.shares)
+    shares = log_shares(targets, several)
+    return CalibratedProbe(several, *chosen, found.regressions, found.terms, shares, prepare)
 
 
 def _fit(
@@ -308,7 +349,7 @@ def _fit(
 ) -> Fit:
     """Fits regressions to prepared rows, and weighs them by those that were held out in turn."""
     division = divide(targets, several, np.random.default_rng(seed))
-    terms, error, smoothed = _UNKNOWN, None, _NOT_SMOOTHED
+    terms, error, hop_shares = _UNKNOWN, None, np.array(NOTHING)
     held_out = np.full(targets.shape, np.nan)
     if division is not None:
         held, each, fits = _hold_out(rows, targets, several, division)
@@ -319,8 +360,9 @@ def _fit(
         jobs = len(division.parts) + 2 * len(division.pairs)  # each takes its time
         values = 0 if around is None else jobs * around.means.shape[0] * targets.shape[1]
         if around is not None and values <= MOST_VALUES:
-            smoothed = _smooth_folds(around, division, each, fits, prepare, targets, several)
-            found = smoothed.held_out
+            hop_shares, found = _smooth_folds(
+                around, division, each, fits, prepare, targets, several
+            )
         held_out = _mean_of_rows(found, held.rows, len(targets))
         nodes = len(np.unique(held.rows))
         error = measure(found, held.targets, several, nodes=nodes, folds=division.folds)
@@ -329,7 +371,7 @@ def _fit(
         number: _fit_parts(rows[number], targets, every, several)[0]
         for number in sorted({term.input for term in terms})
     }
-    return Fit(terms, fitted, error, held_out, smoothed.shares, smoothed.exponent)
+    return Fit(terms, fitted, error, held_out, hop_shares)
 
 
 def _digest(
@@ -369,59 +411,30 @@ def _smooth_folds(
     prepare: list[Callable[[Array], Array]],
     targets: Array,
     several: bool,
-) -> _Smoothed:
-    """Returns how probabilities are smoothed and sharpened, and held-out ones that are.
+) -> tuple[Array, Array]:
+    """Returns how much each hop counts, and held-out probabilities that are smoothed.
 
     Every part has probabilities of all nodes, by its regressions and its terms, with the truth of
-    its train nodes. Its own share of hops and its exponent come from pairs, so none of its labels
-    takes part in them.
+    its train nodes. Its own share of hops comes from pairs, so none of its labels takes part in it.
     """
     parts, rows = division.parts, _prepared(prepare, list(around.tables.values()))
 
-    def hops_of(number: int, train: Array, test: Array, terms: list[Term]) -> _Hops:
+    def hops_of(number: int, train: Array, test: Array, terms: list[Term]) -> Any:
         log = log_shares(targets[train], several).astype(np.float32)
         found = average(terms, _TermScores([one[number] for one in fits], rows), log, several)
         found[around.rows[train]] = targets[train]
-        near = hops(around.means, found, around.rows[test])
-        return _Hops(test, near, targets[test], log)
+        return test, hops(around.means, found, around.rows[test]), targets[test]
 
-    inner: list[list[_Hops]] = [[] for _ in parts]
+    inner: list[list[Any]] = [[] for _ in parts]
     for number, (one, other, (train, _)) in enumerate(division.pairs, start=len(parts)):
         for mine, test in ((one, parts[other][1]), (other, parts[one][1])):
             inner[mine].append(hops_of(number, train, test, each[mine]))
     outer = [hops_of(number, *parts[number], each[number]) for number in range(len(parts))]
-    held_out = []
-    for others, own in zip(inner, outer, strict=True):
-        shares, exponent = _choose_smoothing(others, several)
-        held_out.append(sharpen(own.mean(shares), exponent, own.log_shares, several))
-    shares, exponent = _choose_smoothing(outer, several)
-    return _Smoothed(shares, exponent, np.concatenate(held_out))
-
-
-@dataclass(frozen=True, eq=False)
-class _Hops:
-    """Held-out nodes of a part, with their hops."""
-
-    nodes: Array
-    near: Array  # [hops, nodes, outputs]
-    targets: Array
-    log_shares: Array
-
-    def mean(self, shares: Array) -> Array:
-        """Returns smoothed probabilities."""
-        return np.asarray(np.einsum("k,kno->no", shares, self.near))
-
-
-def _choose_smoothing(each: list[_Hops], several: bool) -> tuple[Array, float]:
-    """Returns how much each hop counts, and the exponent; what is not smoothed is not sharpened."""
-    shares = weigh_hops([(some.nodes, some.near, some.targets) for some in each], several)
-    if shares[0] > 1 - LEAST_WEIGHT:
-        return shares, 1.0
-    smoothed = [
-        HeldOutSmoothed(some.nodes, some.mean(shares), some.targets, some.log_shares)
-        for some in each
+    found = [
+        np.einsum("k,kno->no", weigh_hops(some, several), own)
+        for some, (_, own, _) in zip(inner, outer, strict=True)
     ]
-    return shares, choose_exponent(smoothed, several)
+    return weigh_hops(outer, several), np.concatenate(found)
 
 
 def _prepared(
@@ -498,3 +511,55 @@ def _scores(fitted: Fitted, z: Array) -> Array:
 
 def _tensor(values: Array) -> Tensor:
     return torch.tensor(np.asarray(values), dtype=torch.float32)
+
+
+def log_shares(targets: Array, several: bool) -> Array:
+    """Returns the log of the classes' shares or, with `several`, of the labels' odds.
+
+    Half a node is added to each, so that a class without nodes has a finite share.
+    """
+    there = targets.sum(axis=0) + 0.5
+    return np.asarray(np.log(there / ((len(targets) + 1 - there) if several else there.sum())))
+
+
+def _tempered(scores: Array, temperature: Any, shares: Array) -> Array:
+    return np.asarray((scores - shares) / temperature + shares)
+
+
+def average(terms: list[Term], scores: Any, shares: Array, several: bool) -> Array:
+    """Returns the mean of probabilities by weight; scores are those of each place."""
+    total = sum(term.weight for term in terms)
+    tempered = (_tempered(scores[term.place], term.temperature, shares) for term in terms)
+    each = (_to_probabilities(one, several) for one in tempered)
+    return np.asarray(sum(term.weight / total * one for term, one in zip(terms, each, strict=True)))
+
+
+def _to_probabilities(scores: Array, several: bool) -> Array:
+    from scipy.special import expit
+
+    return np.asarray(expit(scores) if several else _over_outputs(torch.softmax, scores))
+
+
+def _over_outputs(function: Callable[[Tensor, int], Tensor], scores: Array) -> Array:
+    """Returns a function of torch over the last axis.
+
+    With that axis first, a processor takes many rows at once, which is five times as fast.
+    """
+    return np.asarray(function(torch.from_numpy(scores).movedim(-1, 0), 0).movedim(0, -1))
+
+
+def _confidence(scores: Array, several: bool) -> Array:
+    """Returns the mean confidence of each table of ``[tables, rows, outputs]``."""
+    probability = _to_probabilities(scores, several)
+    best = np.maximum(probability, 1 - probability) if several else probability.max(axis=-1)
+    return np.asarray(best.reshape(len(scores), -1).mean(axis=1))
+
+
+def _loss(scores: Array, targets: Array, several: bool) -> Array:
+    from scipy.special import log_expit
+
+    if several:
+        right = targets * log_expit(scores) + (1 - targets) * log_expit(-scores)
+    else:
+        right = targets * _over_outputs(torch.log_softmax, scores)
+    return np.asarray(-right.sum(axis=-1))

@@ -1,9 +1,8 @@
 r"""Signs that a training failed, in plain words, and what to try.
 
-There are four: the loss does not move, the embeddings coincide, a part of the embeddings is the
-same for all nodes, and the probe finds no more than the largest class. Only the last uses labels.
-The bounds of the first two lie between short trainings on real graphs that learned and those that
-collapsed, with room on both sides.
+There are three: the loss does not move, the embeddings coincide, and the probe finds no more than
+the largest class. The first two use no labels. Their bounds lie between short trainings on real
+graphs that learned and those that collapsed, with room on both sides.
 """
 
 import math
@@ -74,7 +73,7 @@ class Sign:
     """A sign that a training failed.
 
     Attributes:
-        name: ``loss``, ``collapse``, ``constant`` or ``majority``.
+        name: ``loss``, ``collapse`` or ``majority``.
         message: what was found.
         advice: what to try.
     """
@@ -146,33 +145,6 @@ def collapse_sign(
 def least_rank(allowed: float) -> float:
     """Returns the effective rank below which embeddings use few directions."""
     return min(LEAST_RANK, allowed / 3)
-
-
-def constant_sign(
-    parts: Mapping[str, Sequence[str]], settings: Mapping[str, Any] | None = None
-) -> Sign | None:
-    """Returns a sign if parts of embeddings are the same for all nodes, up to rounding.
-
-    Args:
-        parts: the names of these parts, for each type of nodes that has any; of a plain graph, the
-            type is "".
-        settings: of the recipe; deep encoders with narrow layers have constant ones too.
-    """
-    if not parts:
-        return None
-    said = []
-    for node_type, names in parts.items():
-        listed = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
-        said.append(f"{listed} of {node_type}" if node_type else listed)
-    message = (
-        f"{'; '.join(said)}: the same for all nodes, up to rounding; these columns of the "
-        "embeddings are 0"
-    )
-    known = settings or {}
-    way = "features or neighbours that differ between nodes"
-    if known.get("layers", 1) > 2:
-        way += f", a larger dim than {known.get('dim')} or fewer layers than {known['layers']}"
-    return Sign("constant", message, way)
 
 
 def majority_sign(

@@ -57,8 +57,7 @@ class ProbeResult(PredictionResult):
             one class.
         strength: C of scikit-learn's `LogisticRegression`, chosen without the test nodes.
         roc_auc: for two classes, the chance that the probe ranks a node of the second above one of
-            the first; 0.5 means that it knows nothing. None for more classes, and if test nodes are
-            of one class.
+            the first; 0.5 means that it knows nothing. None for more classes.
         folds: of the cross-validation; 0 where there is one split.
     """
 
@@ -212,7 +211,8 @@ def linear_probe(
     val_accuracy = float((best.predict(standard(z[val])) == y[val]).mean())
     rows, classes, area = standard(z[test]), np.unique(y[train]), None
     predicted = best.predict(rows)
-    if len(classes) == 2 and np.isin(y[test], classes).all():
+    # Test nodes that lack one of two classes have no ROC-AUC.
+    if len(classes) == 2 and np.array_equal(np.unique(y[test]), classes):
         area = _roc_auc(best.decision_function(rows), y[test] == classes[1])
     accuracy = float((predicted == y[test]).mean())
     return ProbeResult(
@@ -228,12 +228,9 @@ def linear_probe(
     )
 
 
-def _roc_auc(scores: Array, truth: Array) -> float | None:
-    """Returns the ROC-AUC; None if all nodes are of one class."""
+def _roc_auc(scores: Array, truth: Array) -> float:
     from sklearn.metrics import roc_auc_score
 
-    if len(np.unique(truth)) < 2:
-        return None
     return float(roc_auc_score(truth, scores))
 
 

@@ -9,13 +9,6 @@ That is label spreading (Zhou et al., 2004) in `HOPS` steps. It carries both wha
 smooth* (Huang et al., 2021) does: the errors that known labels show, and the predictions. Strengths
 are averaged by the likelihood of held-out labels, so the result is a weighted sum of hops. Strength
 0 is among them: then nothing is smoothed.
-
-A mean of calibrated probabilities is underconfident (Ranjan and Gneiting, 2010): ten neighbours
-that are each 80 % certain of a class make 80 %, but together they know more. So the result q is
-sharpened, with the classes' shares π and an exponent γ that follows from the likelihood of held-out
-labels, too:
-
-.. math:: p \propto \pi (q / \pi)^γ .
 """
 
 from collections.abc import Mapping
@@ -31,11 +24,6 @@ STRENGTHS = (0.0, 0.2, 0.4, 0.6, 0.8)
 PRIOR = np.array([0.8, 0.05, 0.05, 0.05, 0.05])  # labels that say little leave it at 0
 MOST_VALUES = 1 << 28  # probabilities that are made to tell the strength; with more, none is
 NOTHING = (1.0, *(0.0,) * HOPS)
-_LEAST = 1e-12  # of a probability whose logarithm is taken
-_EXPONENTS = np.geomspace(0.5, 4, 37)
-_DEVIATION = (
-    0.5  # of log γ around 0 beforehand: labels that say little leave probabilities as they are
-)
 _SHARES = np.array([[(1 - a) * a**k for k in range(HOPS)] + [a**HOPS] for a in STRENGTHS])
 
 
@@ -52,23 +40,6 @@ class Around:
     tables: Mapping[str, Array]
     rows: Array
     means: Any
-
-
-@dataclass(frozen=True, eq=False)
-class HeldOutSmoothed:
-    """Smoothed probabilities of held-out nodes, which tell how much to sharpen.
-
-    Attributes:
-        nodes: their numbers.
-        probability: ``[nodes, outputs]``.
-        targets: the truth.
-        log_shares: of the classes among the nodes that were learned from, or the odds of labels.
-    """
-
-    nodes: Array
-    probability: Array
-    targets: Array
-    log_shares: Array
 
 
 def hops(means: Any, probability: Array, rows: Array) -> Array:
@@ -103,87 +74,27 @@ def weigh_hops(each: list[tuple[Array, Array, Array]], several: bool) -> Array:
     return np.asarray((weight / weight.sum()) @ _SHARES)
 
 
-def sharpen(probability: Array, exponent: float, log_shares: Array, several: bool) -> Array:
-    """Returns probabilities further away from the classes' shares, if the exponent is above 1.
-
-    Args:
-        probability: ``[rows, outputs]``.
-        exponent: γ above.
-        log_shares: log π or, with `several`, the log of the labels' odds.
-        several: whether a node may have several labels.
-    """
-    from scipy.special import expit, softmax
-
-    logs = np.log(np.maximum(probability, _LEAST))
-    if several:
-        logs = logs - np.log(np.maximum(1 - probability, _LEAST))
-    scores = log_shares + exponent * (logs - log_shares)
-    return np.asarray(expit(scores) if several else softmax(scores, axis=-1))
-
-
-def choose_exponent(each: list[HeldOutSmoothed], several: bool) -> float:
-    """Returns γ, the geometric mean by the likelihood of held-out labels; 1 without any.
-
-    Args:
-        each: held-out nodes; a node may be in several.
-        several: whether a node may have several labels.
-    """
-    if not each:
-        return 1.0
-    nodes = np.concatenate([some.nodes for some in each])
-    _, node, times = np.unique(nodes, return_inverse=True, return_counts=True)
-    targets = np.concatenate([some.targets for some in each])
-    total = np.empty(len(_EXPONENTS))
-    for place, exponent in enumerate(_EXPONENTS):
-        found = np.concatenate(
-            [sharpen(some.probability, exponent, some.log_shares, several) for some in each]
-        )
-        right = np.where(targets > 0, found, 1 - found) if several else found[targets > 0]
-        loss = -np.log(np.maximum(right, _LEAST))
-        loss = loss.sum(axis=-1) if several else loss
-        total[place] = loss @ (1 / times[node])  # a node counts once, however often it was held out
-    logs = np.log(_EXPONENTS)
-    weight = np.exp(total.min() - total - np.square(logs / _DEVIATION) / 2)
-    return float(np.exp(weight @ logs / weight.sum()))
-
-
 @dataclass(frozen=True, eq=False)
 class Smoothing:
     """Smooths probabilities.
 
     Attributes:
         shares: how much each hop counts; see `weigh_hops`.
-        exponent: γ, which sharpens the result.
-        log_shares: of the classes, or the odds of labels.
-        several: whether a node may have several labels.
         near: what neighbours add to a node: take the mean of their rows, ``[nodes, outputs]``.
     """
 
     shares: Array
-    exponent: float
-    log_shares: Array
-    several: bool
     near: Array
 
     @classmethod
-    def of(
-        cls,
-        shares: Array,
-        exponent: float,
-        log_shares: Array,
-        several: bool,
-        means: Any,
-        probability: Array,
-    ) -> "Smoothing":
+    def of(cls, shares: Array, means: Any, probability: Array) -> "Smoothing":
         """Prepares it from the probabilities of all nodes, with the truth where it is known."""
         near = np.zeros_like(probability)
         for share in shares[1:]:
             near += np.float32(share) * probability
             probability = means @ probability
-        return cls(shares, exponent, log_shares, several, near)
+        return cls(shares, near)
 
     def smooth(self, probability: Array, around: Array) -> Array:
         """Returns probabilities of nodes, smoothed; `around` are the means of their neighbours."""
-        smoothed = self.shares[0] * probability + around
-        sharpened = sharpen(smoothed, self.exponent, self.log_shares, self.several)
-        return np.asarray(sharpened.astype(np.float32))
+        return np.asarray((self.shares[0] * probability + around).astype(np.float32))

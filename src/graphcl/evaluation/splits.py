@@ -7,9 +7,6 @@ The protocol of a comparison: the graph's own splits, all of them, else `DRAWN` 
 frozen embeddings. Its strength, and whether columns are scaled, is chosen on the validation nodes
 of each split. Scores are accuracy, ROC-AUC for two classes, and micro-F1 and the mean AUC of the
 labels where a node has several. Settings are chosen by the same scores on validation nodes.
-
-A ROC-AUC needs nodes of both classes. Where the test nodes of a split are of one class, the split
-is left out, and so is a class or label that no test node has; the result says which.
 """
 
 import math
@@ -24,7 +21,7 @@ import torch
 from torch import Tensor
 
 from graphcl.arrays import Array, Integers, blocks
-from graphcl.errors import GraphError, counted, demand
+from graphcl.errors import GraphError, demand
 from graphcl.evaluation.failure import majority_share
 from graphcl.evaluation.logistic import (
     MultilabelPredictionResult,
@@ -93,29 +90,26 @@ class Comparison:
         metric: which score is `score`: ``accuracy``, ``roc_auc`` or ``label_auc``.
         score: its mean over the splits.
         split_scores: its value in each split.
-        val_score: its mean on the validation nodes, by which settings are chosen; None if it is a
-            ROC-AUC and they are of one class in every split: settings are then chosen by accuracy.
+        val_score: its mean on the validation nodes, by which settings are chosen.
         accuracy: mean accuracy; of pairs of node and label if there are several.
         micro_f1: mean micro-F1; equals the accuracy for one class per node.
         chosen: how many splits chose what; of the probe, columns that are ``scaled`` or
             ``unscaled``.
         split: ``given``, ``random``, ``given, validation drawn``, or how many labels of a class.
-        splits: number of splits that were scored.
-        nodes: numbers of train, validation and test nodes of the first of them.
-        left_out: what could not be scored, and why: splits, classes, labels.
+        splits: number of splits.
+        nodes: numbers of train, validation and test nodes of the first split.
     """
 
     metric: str
     score: float
     split_scores: tuple[float, ...]
-    val_score: float | None
+    val_score: float
     accuracy: float
     micro_f1: float
     chosen: Mapping[str, int]
     split: str
     splits: int
     nodes: tuple[int, int, int]
-    left_out: tuple[str, ...] = ()
 
 
 class Answers(NamedTuple):
@@ -207,70 +201,31 @@ def compare_learner(learn: Learner, graph: Graph, *, labels: int | None = None) 
     first of equals. `learn` gets no label of either.
 
     Raises:
-        GraphError: there are no labels, a split lacks nodes, or no split can be scored.
+        GraphError: there are no labels, or a split lacks nodes.
     """
-    kind, drawn = comparison_splits(graph, labels)
+    kind, parts = comparison_splits(graph, labels)
     targets, metric = _targets(graph)
-    parts = [part for part in drawn if metric == ACCURACY or _has_auc(targets[part[2]]).any()]
-    left_out = _left_out(graph, drawn, len(parts), targets, metric)
     answers = learn(parts, [targets[train] for train, _, _ in parts], metric == ACCURACY)
-    results, on_validation, chosen = [], [], Counter[str]()
+    results, chosen = [], Counter[str]()
     for (_, val, test), answer in zip(parts, answers, strict=True):
-        best, val_score = best_setting(answer.val, targets[val], metric)
+        on_val = [measure(scores, targets[val], metric)[0] for scores in answer.val]
+        best = int(np.argmax(on_val))
         chosen[answer.names[best]] += 1
-        results.append(measure(answer.test(best), targets[test], metric))
-        if val_score is not None:
-            on_validation.append(val_score)
+        results.append((*measure(answer.test(best), targets[test], metric), on_val[best]))
     train, val, test = parts[0]
-    scores = tuple(one.score for one in results if one.score is not None)
+    scored, accuracy, micro, on_validation = zip(*results, strict=True)
     return Comparison(
         metric=metric,
-        score=fmean(scores),
-        split_scores=scores,
-        val_score=fmean(on_validation) if on_validation else None,
-        accuracy=fmean(one.accuracy for one in results),
-        micro_f1=fmean(one.micro_f1 for one in results),
+        score=fmean(scored),
+        split_scores=scored,
+        val_score=fmean(on_validation),
+        accuracy=fmean(accuracy),
+        micro_f1=fmean(micro),
         chosen=dict(chosen),
         split=kind,
         splits=len(parts),
         nodes=(len(train), len(val), len(test)),
-        left_out=left_out,
     )
-
-
-def _left_out(
-    graph: Graph, drawn: Sequence[Split], scored: int, targets: Integers, metric: str
-) -> tuple[str, ...]:
-    """Returns what cannot be scored, in words.
-
-    Raises:
-        GraphError: nothing can be.
-    """
-    tested = np.unique(np.concatenate([test for _, _, test in drawn]))
-    if metric == LABEL_AUC:
-        numbers, counts = np.arange(targets.shape[1]), targets.sum(axis=0)
-        untested = np.flatnonzero(~_has_auc(targets[tested])).tolist()
-        what, why = "label", "is the same for all test nodes"
-    else:
-        numbers, counts = np.unique(graph.y[graph.y >= 0], return_counts=True)
-        untested = np.flatnonzero(~np.isin(numbers, graph.y[tested])).tolist()
-        what, why = "class", "is in no test split"
-    found = []
-    for place in untested:
-        number = int(numbers[place])
-        name = repr(graph.class_names[number]) if graph.class_names else str(number)
-        found.append(f"{what} {name} ({counted(int(counts[place]), 'node')}) {why}")
-    if not scored:
-        one_class = "every test split is of one class, and has no ROC-AUC"
-        raise GraphError(
-            f"{graph.name}: cannot be scored: {'; '.join(found) or one_class}; "
-            f"label more nodes of each {what}, or give a split that tests them"
-        )
-    if scored < len(drawn):
-        found.append(
-            f"{len(drawn) - scored} of {len(drawn)} splits, whose test nodes are of one class"
-        )
-    return tuple(found)
 
 
 def comparison_splits(graph: Graph, labels: int | None = None) -> tuple[str, list[Split]]:
@@ -337,64 +292,32 @@ def _targets(graph: Graph) -> tuple[Integers, str]:
     return (y[:, None] == classes).astype(np.int64), metric
 
 
-class Measured(NamedTuple):
-    """The scores of some nodes; `score` is that of the metric, None if it is not defined."""
-
-    score: float | None
-    accuracy: float
-    micro_f1: float
-
-
-def measure(scores: Array, targets: Array, metric: str) -> Measured:
+def measure(scores: Array, targets: Array, metric: str) -> tuple[float, float, float]:
     """Returns the metric, the accuracy and the micro-F1 of scores ``[nodes, outputs]``."""
     if metric == ACCURACY:
         right = float((scores.argmax(1) == targets.argmax(1)).mean())
-        return Measured(right, right, right)
+        return right, right, right
     given = scores > 0
     accuracy = float((given == targets).mean())
     if metric == ROC_AUC:
-        return Measured(mean_auc(scores, targets), accuracy, accuracy)
+        return mean_auc(scores, targets), accuracy, accuracy
     hits = 2 * (given & (targets > 0)).sum()
     micro = float(hits / max(1, given.sum() + targets.sum()))
-    return Measured(mean_auc(scores, targets), accuracy, micro)
+    return mean_auc(scores, targets), accuracy, micro
 
 
-def best_setting(
-    settings: Iterable[Array], targets: Array, metric: str
-) -> tuple[int, float | None]:
-    """Returns which setting scores best, the first of equals, and its score.
-
-    Settings are compared by accuracy where the metric is not defined; the score is then None.
-
-    Args:
-        settings: scores ``[nodes, outputs]`` with each setting.
-        targets: 0/1 of that shape.
-        metric: a key of `METRICS`.
-    """
-    measured = [measure(scores, targets, metric) for scores in settings]
-    scores = [one.score for one in measured if one.score is not None]
-    best = int(np.argmax(scores or [one.accuracy for one in measured]))
-    return best, measured[best].score
-
-
-def _has_auc(targets: Array) -> Array:
-    """Returns which columns hold both a 0 and a 1."""
-    positive = targets.sum(0)
-    return np.asarray((positive > 0) & (positive < len(targets)))
-
-
-def mean_auc(scores: Array, targets: Array) -> float | None:
-    """Returns the mean ROC-AUC of the columns that hold both a 0 and a 1; None if none does.
+def mean_auc(scores: Array, targets: Array) -> float:
+    """Returns the mean ROC-AUC of the columns that hold both a 0 and a 1; 0.5 if none does.
 
     AUC is the chance that a node with the label scores above one without; ties count half.
     """
     from scipy.stats import rankdata
 
-    both = _has_auc(targets)
-    if not both.any():
-        return None
     positive = targets.sum(0)
     negative = len(targets) - positive
+    both = (positive > 0) & (negative > 0)
+    if not both.any():
+        return 0.5
     ranks = rankdata(scores[:, both], axis=0)
     above = (ranks * targets[:, both]).sum(0) - positive[both] * (positive[both] + 1) / 2
     return float((above / (positive[both] * negative[both])).mean())
@@ -446,41 +369,24 @@ def validation_score(
     z, y, train = np.asarray(z), np.asarray(y), np.asarray(train, dtype=np.bool_)
     demand(not train.all(), "validation: there are no labelled validation nodes")
     if metric_of(y) == LABEL_AUC:
-        if not _has_auc(y[~train]).any():
-            raise GraphError(
-                "validation: no label is given to some validation nodes and not to others: there "
-                "is no ROC-AUC; give a split with both"
-            )
         scores = held_out_scores(z[train], y[train], z[~train], steps=steps, device=device)
-        return max(_auc(one, y[~train]) for one in scores)
+        return max(mean_auc(one, y[~train]) for one in scores)
     demand(
         len(np.unique(y[train])) >= 2, "validation: the training nodes hold fewer than two classes"
     )
-    if metric_of(y) == ROC_AUC and len(np.unique(y[~train])) < 2:
-        raise GraphError(
-            "validation: all validation nodes are of one class: there is no ROC-AUC; give a split "
-            "with nodes of both classes"
-        )
     check_embeddings(z)
 
     def score(classifier: Any, rows: Array, truth: Array) -> float:
         if metric_of(y) == ACCURACY:
             return float((classifier.predict(rows) == truth).mean())
         scores = classifier.decision_function(rows)[:, None]
-        return _auc(scores, (truth == classifier.classes_[1])[:, None])
+        return mean_auc(scores, (truth == classifier.classes_[1])[:, None])
 
     # With some 20 training nodes per class, a weaker penalty than C = 1 is never the best.
     strengths = [one for one in STRENGTHS if one <= 1]
     random = np.random.default_rng(0)
     masks = [train, *(redraw(y, train, random) for _ in range(splits - 1))]
     return float(strength_scores(z, y, masks, strengths, score).max(axis=1).mean())
-
-
-def _auc(scores: Array, targets: Array) -> float:
-    """Returns `mean_auc` of targets that have one."""
-    area = mean_auc(scores, targets)
-    assert area is not None
-    return area
 
 
 def score_predictions(

@@ -15,7 +15,6 @@ import numpy as np
 
 from graphcl.errors import InvalidInputError, counted, demand, import_extra
 from graphcl.files.atomic import check_new_file, check_suffix, whole_file
-from graphcl.terminal import escaped_cell
 
 SUFFIXES = (".parquet", ".csv", ".json")
 READABLE = (".csv", ".tsv", ".parquet")
@@ -92,7 +91,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _short(value: Any) -> str:
-    text = f"{value:.4g}" if isinstance(value, float) else escaped_cell(_cell(value))
+    text = f"{value:.4g}" if isinstance(value, float) else str(_cell(value))
     return text if len(text) <= _SHOWN_TEXT else f"{text[: _SHOWN_TEXT - 1]}…"
 
 
@@ -252,8 +251,7 @@ def _parquet(path: Path, error: type[InvalidInputError]) -> tuple[list[str], lis
     arrow = ("pyarrow", "pyarrow.parquet")
     pyarrow = import_extra(*arrow, feature="reading .parquet", extra="parquet")
     try:
-        with path.open("rb") as file:  # Arrow would take some paths for URIs
-            table = pyarrow.parquet.read_table(file)
+        table = pyarrow.parquet.read_table(path)
         return table.column_names, [column.to_pylist() for column in table.columns]
     except (pyarrow.ArrowException, OSError, ValueError) as problem:
         reason = " ".join(str(problem).split())[:120]

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from filelock import FileLock
 
@@ -23,15 +22,13 @@ from graphcl.files.user import user_cache
 
 PARQUET = (".parquet", ".pq")
 DATABASE = (".duckdb", ".ddb", ".db", ".sqlite", ".sqlite3")
-_SCHEME = r"[a-z][a-z0-9+.-]+://"
-_TABLE = f"(?:{'|'.join(f'(?<={re.escape(suffix)})' for suffix in DATABASE)}):[^:/'\"]+"
-# A URI alone or after ``NAME=``, with the table of a database; a name may contain any character.
-_ALONE = re.compile(rf"([^\s=/'\"()]+=)?({_SCHEME}.+?)({_TABLE})?", re.IGNORECASE | re.DOTALL)
-# In a query, after FROM or JOIN, between quotes.
-_IN_QUERY = re.compile(
-    rf"(\b(?:from|join)\s+')({_SCHEME}[^'\"]+?)({_TABLE})?(?=['\"])", re.IGNORECASE
+# A URI alone, after ``NAME=``, or in a query after FROM or JOIN; then the table of a database.
+_URI = re.compile(
+    r"(^(?:[^\s=/'\"()]+=)?|\b(?:from|join)\s+')([a-z][a-z0-9+.-]+://[^'\"]+?)((?:"
+    + "|".join(rf"(?<={re.escape(one)})" for one in DATABASE)
+    + r"):[^:/'\"]+)?(?=$|['\"])",
+    re.IGNORECASE,
 )
-_URI_MARKS = "-._~:/?@!$&'()*+,;=%"  # that a URI may contain, beside letters and digits
 _PATH = re.compile(r"\b([a-z][a-z0-9+.-]+):/(?!/)", re.IGNORECASE)  # what `Path` makes of a URI
 # The key of an owner who forgot to write its slashes as %2F is in no message, either.
 _USER = re.compile(r"(?<=://)[^/\s'\"@?]*@|(?<=\bs3://)[^/\s'\"?]*:[^\s'\"?]*@")
@@ -56,16 +53,8 @@ def local(given: Any) -> Any:
     if not isinstance(given, str | Path):
         return given
     text = given if isinstance(given, str) else _PATH.sub(r"\1://", str(given))
-    alone = _ALONE.fullmatch(text)
-    if alone is not None:
-        return type(given)(_replaced(alone))
-    return type(given)(_IN_QUERY.sub(_replaced, text))
-
-
-def _replaced(found: re.Match[str]) -> str:
-    """Returns what names a file with a path instead of its URI."""
-    before, uri, table = found.groups(default="")
-    return f"{before}{_fetch(uri)}{table}"
+    text = _URI.sub(lambda found: f"{found[1]}{_fetch(found[2])}{found[3] or ''}", text)
+    return type(given)(text)
 
 
 def named(text: str) -> str:
@@ -82,7 +71,7 @@ def _fetch(uri: str) -> Path:
     if uri.startswith(("gs://", "gcs://")) and "retry_limit_seconds" not in uri:
         uri += f"{'&' if '?' in uri else '?'}retry_limit_seconds=30"  # it would be a quarter hour
     try:
-        system, place = arrow.fs.FileSystem.from_uri(_encoded(uri))
+        system, place = arrow.fs.FileSystem.from_uri(uri)
         if isinstance(system, arrow.fs.LocalFileSystem):
             return Path(place)
         folder = _cached(system, _files(arrow.fs, system, place, shown), shown)
@@ -95,16 +84,6 @@ def _fetch(uri: str) -> Path:
     path = folder / str(place).rpartition("/")[2]
     _fetched[str(path)] = shown
     return path
-
-
-def _encoded(uri: str) -> str:
-    """Returns a URI with characters percent-encoded that may not stand in one, as in ``e[1].csv``.
-
-    A URI of files has no fragment, and ``file://`` no options, so ``#`` and ``?`` are in the name.
-    """
-    uri = re.sub(r"%(?![0-9a-f]{2})", "%25", uri, flags=re.IGNORECASE)
-    uri = quote(uri, safe=_URI_MARKS)
-    return uri.replace("?", "%3F") if uri.startswith("file:") else uri
 
 
 def _files(fs: Any, system: Any, place: str, shown: str) -> dict[str, Any]:

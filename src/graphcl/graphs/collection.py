@@ -5,8 +5,7 @@ Also the graphs that inductive training derives from a dataset, and the dataset'
 
 import hashlib
 import sys
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -19,9 +18,7 @@ import scipy.sparse
 from graphcl.errors import GraphError, counted, demand
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
-from graphcl.graphs.relation import EDGE, NODE, Key
 from graphcl.graphs.validation import NoArray, several_types
-from graphcl.store.header import MASKS
 
 SAMPLED = 4096  # entries read from each array, so that a graph of any size takes milliseconds
 
@@ -145,13 +142,6 @@ def of_labelled_type(z: Any, graph: Any, owner: str) -> tuple[Any, Any]:
     return z[kind], graph.nodes[kind]
 
 
-def rows_by_type(z: Any, graph: Graph) -> Any:
-    """Returns embeddings by type, also of a graph with one; of a plain graph as they are."""
-    if graph.is_plain or isinstance(z, Mapping) or len(graph.nodes) > 1:
-        return z
-    return {graph.only_type.name: z}
-
-
 def _features(graph: Graph) -> str:
     return counted(graph.num_features, "feature")
 
@@ -185,34 +175,8 @@ def as_graphs(graph: Any) -> Graph | GraphCollection:
     if isinstance(graph, GraphCollection):
         return graph
     if isinstance(graph, list | tuple):
-        return GraphCollection(tuple(_as_plain_graph(one) for one in graph))
+        return GraphCollection(tuple(as_graph(one) for one in graph))
     return as_graph(graph)
-
-
-def _as_plain_graph(graph: Any) -> Graph:
-    """Returns a graph of a list, which has neither directions nor features of edges.
-
-    Those of PyG and NetworkX may have them; a warning says that they are left out.
-    """
-    converted = as_graph(graph)
-    one_relation = len(converted.nodes) == len(converted.relations) == 1
-    if isinstance(graph, Graph) or converted.is_plain or not one_relation:
-        return converted
-    warnings.warn(
-        "of a list of graphs, directions and features of edges are left out; a graph with them is "
-        "trained alone",
-        UserWarning,
-        stacklevel=4,
-    )
-    own, relation = converted.only_type, converted.only_relation
-    fields = ("x", "y", *MASKS, "node_ids", "class_names")
-    nodes = {name: getattr(own, name) for name in fields}
-    edges = {
-        "edge_index": relation.edge_index(),
-        "edge_weight": relation.edge_weight,
-        "undirected": True,
-    }
-    return Graph.from_edges({NODE: nodes}, {EDGE: edges}, name=converted.name)
 
 
 def as_graph(graph: Any) -> Graph:
@@ -306,32 +270,19 @@ def fingerprint(graphs: Sequence[Graph]) -> str:
     """
     digest = hashlib.sha256()
     for graph in graphs:
-        for _, sample in _samples(graph):
-            digest.update(sample)
+        for name, nodes in graph.nodes.items():
+            digest.update(repr((name, nodes.num_nodes, nodes.num_features)).encode())
+            x: Any = nodes.x
+            if isinstance(x, np.ndarray):
+                digest.update(_sample(x, max(1, SAMPLED // max(1, nodes.num_features))))
+            elif x is not None:
+                digest.update(_sample(x.data) + _sample(x.indices))
+        for key, relation in graph.relations.items():
+            digest.update(repr((key, len(relation.indices), relation.undirected)).encode())
+            for name in ("indptr", "indices", "edge_weight", "edge_features"):
+                array = getattr(relation, name)
+                digest.update(b"" if array is None else _sample(array))
     return digest.hexdigest()[:16]
-
-
-def fingerprints(graph: Graph) -> dict[str | Key, str]:
-    """Returns a fingerprint of each type of nodes by name, and of each relation by key."""
-    return {part: hashlib.sha256(sample).hexdigest() for part, sample in _samples(graph)}
-
-
-def _samples(graph: Graph) -> Iterator[tuple[str | Key, bytes]]:
-    """Yields each type and each relation with sizes and evenly spaced entries of its arrays."""
-    for name, nodes in graph.nodes.items():
-        sample = repr((name, nodes.num_nodes, nodes.num_features)).encode()
-        x: Any = nodes.x
-        if isinstance(x, np.ndarray):
-            sample += _sample(x, max(1, SAMPLED // max(1, nodes.num_features)))
-        elif x is not None:
-            sample += _sample(x.data) + _sample(x.indices)
-        yield name, sample
-    for key, relation in graph.relations.items():
-        sample = repr((key, len(relation.indices), relation.undirected)).encode()
-        for field in ("indptr", "indices", "edge_weight", "edge_features"):
-            array = getattr(relation, field)
-            sample += b"" if array is None else _sample(array)
-        yield key, sample
 
 
 def labelled_fingerprint(graphs: Sequence[Graph]) -> str:

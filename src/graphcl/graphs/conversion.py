@@ -9,27 +9,26 @@ import scipy.sparse
 
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
-from graphcl.graphs.relation import NODE, Key, Relation
+from graphcl.graphs.relation import Key, Relation
 from graphcl.store.header import MASKS
 
 _BLOCK = 1 << 20  # edges that are looked at at a time
 
 
 def to_pyg(graph: Graph, *, sparse: bool) -> Any:
-    """Returns a `Data` if types have no names of their own, else a `HeteroData`."""
+    """Returns a `Data` with the arrays of a plain graph, a `HeteroData` with those of another."""
     import torch
     from torch_geometric.data import Data, HeteroData
 
-    unnamed = [*graph.nodes] == [NODE] and len(graph.relations) == 1
-    single = graph.is_plain or unnamed
-    data: Any = Data() if single else HeteroData()
+    plain = graph.is_plain
+    data: Any = Data() if plain else HeteroData()
     for name, nodes in graph.nodes.items():
-        held = data if single else data[name]
+        held = data if plain else data[name]
         held.num_nodes = nodes.num_nodes
         _fill(held, nodes, sparse=sparse)
     for key, relation in graph.relations.items():
-        held = data if single else data[key]
-        ends = graph.edge_index() if single else relation.edge_index()
+        held = data if plain else data[key]
+        ends = graph.edge_index() if plain else relation.edge_index()
         held.edge_index = torch.from_numpy(ends)
         if relation.edge_weight is not None:
             held.edge_weight = torch.from_numpy(relation.edge_weight.copy())
@@ -56,10 +55,6 @@ def _fill(held: Any, nodes: Nodes, *, sparse: bool) -> None:
         value = wide.get(field, getattr(nodes, field))
         if value is not None:
             held[field] = torch.from_numpy(value.copy())
-    if isinstance(nodes.node_ids, np.ndarray) and nodes.node_ids.dtype.kind in "iu":
-        held.node_ids = torch.from_numpy(nodes.node_ids.copy())
-    elif nodes.node_ids is not None:
-        held.node_ids = nodes.node_ids.tolist()
 
 
 def flatten(graph: Graph) -> Graph:

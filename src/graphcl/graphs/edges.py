@@ -70,8 +70,7 @@ def checked_edges(
         targets: likewise.
         edge_weight: a positive number per edge, or None.
         edge_features: a vector per edge, or None.
-        undirected: whether both directions are one; None looks whether each edge is listed in both,
-            with the same weight and features.
+        undirected: whether both directions are one; None looks whether each edge is listed in both.
 
     Raises:
         GraphError: an end is not a node, or an array does not fit; the message says where.
@@ -90,22 +89,13 @@ def checked_edges(
         ends = ends[:, ~loops]
         weight = None if weight is None else weight[~loops]
         features = None if features is None else features[~loops]
-    if not same:
-        undirected = False
     if features is None:
         shape = (targets[1], sources[1])
-        merged, undirected = _merged(ends, weight, shape, undirected)
+        merged, undirected = _merged(ends, weight, shape, undirected if same else False)
         indptr, indices, edge_ids = merged.indptr, merged.indices.astype(np.int64), None
         weight = None if weight is None else merged.data
     else:
         edge_ids = None
-        if undirected is not False:
-            kept = _one_direction(ends, weight, features)
-            undirected = bool(undirected or kept is not None)
-            if kept is not None:
-                ends = ends[:, kept]
-                weight = None if weight is None else weight[kept]
-                features = features[kept]
         if undirected:
             edge_ids = np.tile(np.arange(ends.shape[1]), 2)
             ends = np.concatenate([ends, ends[::-1]], axis=1)
@@ -137,12 +127,6 @@ def reverse_order(
     rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
     counts = np.bincount(indices, minlength=num_sources)
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), rows[order], order
-
-
-def plain_edges(edge_index: Any, num_nodes: int, edge_weight: Any = None) -> Edges:
-    """Returns the edges of a plain graph, whose type is not named in messages."""
-    ends = ("", num_nodes)
-    return checked_edges(edge_index, ends, ends, edge_weight=edge_weight, undirected=True)
 
 
 def _ends(edge_index: Any, sources: tuple[str, int], targets: tuple[str, int]) -> Integers:
@@ -224,29 +208,6 @@ def _features(features: Any, count: int) -> Floats:
         f"edge_features: expected [{count}, features]; got shape {given.shape}",
     )
     return validation.features(given, "edge_features", "edge")
-
-
-def _one_direction(ends: Integers, weight: Doubles | None, features: Floats) -> Booleans | None:
-    """Returns one of the two columns of each edge; None unless all are listed in both directions.
-
-    Both columns have the same weight and features. Edges may be parallel.
-    """
-    upwards: Booleans = ends[0] < ends[1]
-    if 2 * int(upwards.sum()) != len(upwards) or not len(upwards):
-        return None
-    columns = [ends.min(axis=0), ends.max(axis=0)]
-    if weight is not None:
-        columns.append(weight)
-    columns += list(features.T)
-    there = [column[upwards] for column in columns]
-    back = [column[~upwards] for column in columns]
-    # The last key of a lexsort counts most: edges are sorted by their ends, then by the rest.
-    order = np.lexsort(there[::-1])
-    order_back = np.lexsort(back[::-1])
-    for column, other in zip(there, back, strict=True):
-        if not np.array_equal(column[order], other[order_back]):
-            return None
-    return upwards
 
 
 def _merged(

@@ -13,12 +13,11 @@ import numpy as np
 import scipy.sparse
 
 from graphcl.arrays import Integers
-from graphcl.errors import GraphError, check_known, counted, demand, suggestion
+from graphcl.errors import GraphError, StoreError, check_known, counted, demand, suggestion
 from graphcl.graphs import interchange, validation
-from graphcl.graphs.edges import checked_relation, plain_edges
+from graphcl.graphs.edges import Edges, checked_edges, checked_relation
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import EDGE, NODE, Key, Relation
-from graphcl.graphs.structural import with_features
 from graphcl.graphs.validation import NoArray
 from graphcl.store.header import is_plain, read_store
 from graphcl.store.reader import check_edges, check_features, verify_store, whole
@@ -119,9 +118,8 @@ class Graph(NoArray):
         Args:
             edge_index: node numbers in two rows; each edge in one direction or in both.
             x: features, one row per node, dense or sparse; its length is the number of nodes.
-            y: class numbers (−1: unlabelled, unless −1 and 1 are the only labels: then both are
-                classes), or a 0/1 matrix for several labels per node (a row of −1 or NaN:
-                unlabelled; of zeros: none of them); or names of classes: an array of
+            y: class numbers (−1: unlabelled), or a 0/1 matrix for several labels per node (a row
+                of −1 or NaN: unlabelled; of zeros: none of them); or names of classes: an array of
                 texts (None: unlabelled), a mapping from ids, or a pandas Series, by its index of
                 ids. `class_names` are then these. Numbers with fractions are a number to predict
                 (NaN: unknown), as are whole ones that are not an array of integers, if many differ.
@@ -132,7 +130,7 @@ class Graph(NoArray):
                 several splits, booleans ``[num_nodes, splits]``; so too for the other masks.
             val_mask: the nodes on which the probe's regularisation strength is chosen.
             test_mask: the nodes that are scored.
-            node_ids: ids of the nodes, in the order of `x`: all integers or all texts.
+            node_ids: ids of the nodes, in the order of `x`.
             class_names: the name of each class or label, by its number.
             name: the graph's name in messages.
 
@@ -142,7 +140,7 @@ class Graph(NoArray):
         about = {"x": x, "y": y, "node_ids": node_ids, "class_names": class_names}
         masks = {"train_mask": train_mask, "val_mask": val_mask, "test_mask": test_mask}
         nodes = Nodes(NODE, **validation.checked_nodes({**about, **masks}))
-        edges = plain_edges(edge_index, nodes.num_nodes, edge_weight)
+        edges = _plain_edges(edge_index, nodes.num_nodes, edge_weight)
         return cls({NODE: nodes}, {EDGE: Relation(*EDGE, **edges._asdict())}, name)
 
     @classmethod
@@ -215,52 +213,22 @@ class Graph(NoArray):
         return cls.from_edges(nodes, {(node_type, relation, node_type): edges}, name=name)
 
     @classmethod
-    def from_pyg(
-        cls, data: Any, x: Any = None, *, directed: bool | None = None, name: str = "graph"
-    ) -> "Graph":
+    def from_pyg(cls, data: Any, x: Any = None, *, name: str = "graph") -> "Graph":
         """Builds a graph from a `torch_geometric.data.Data` or a `HeteroData`, on any device.
 
-        ``edge_weight`` and ``edge_attr`` are the weights and features of edges. A `Data` is an
-        undirected graph if each edge is listed in both directions, with the same weight and
-        features, and else a directed one. Of a `HeteroData`, a relation that is another one read
-        backwards, as `ToUndirected` adds it, is that one's reverse and is not kept twice. A warning
-        names what is left out.
+        Of a `HeteroData`, ``edge_weight`` and ``edge_attr`` of a relation are its weights and
+        features. A relation that is another one read backwards, as `ToUndirected` adds it, is that
+        one's reverse and is not kept twice. A warning names what is left out.
 
         Args:
             data: the graph.
             x: of a `Data`, features instead of its own; ``structural`` computes them from edges.
-            directed: of a `Data`, whether directions count; None looks whether each edge is listed
-                in both.
             name: in messages.
         """
         if hasattr(data, "node_types"):
-            if directed is not None:
-                raise GraphError(
-                    "from_pyg: directed is of a Data; an undirected relation of a HeteroData has "
-                    "each edge in both directions"
-                )
             return cls._once(*interchange.arrays_from_hetero(data), name=name)
-        found = interchange.arrays_from_pyg(data, x)
-        return cls._of_one_relation(found, directed=directed, name=name)
-
-    @classmethod
-    def _of_one_relation(
-        cls, arrays: dict[str, Any], *, directed: bool | None, name: str
-    ) -> "Graph":
-        """Builds a graph of one type of nodes and one relation.
-
-        Args:
-            arrays: the arrays of both.
-            directed: whether directions count; None looks whether each edge is listed in both.
-            name: in messages.
-        """
-        nodes = with_features(arrays)
-        of_edges = ("edge_index", "edge_weight", "edge_features")
-        edges = {key: nodes.pop(key) for key in of_edges if key in nodes}
-        no_edges = interchange.to_numpy(edges["edge_index"], "edge_index").size == 0
-        if directed is not None or no_edges:
-            edges["undirected"] = not directed
-        return cls.from_edges({NODE: nodes}, {EDGE: edges}, name=name)
+        found = _with_features(interchange.arrays_from_pyg(data, x))
+        return cls.from_edge_index(name=name, **found)
 
     @classmethod
     def _once(cls, *arrays: Any, name: str) -> "Graph":
@@ -282,19 +250,15 @@ class Graph(NoArray):
         node_type: str | None = None,
         relation: str | None = None,
         edge_features: str | None = None,
-        directed: bool | None = None,
         name: str = "graph",
     ) -> "Graph":
-        """Builds a graph from a NetworkX graph; nodes are integers or texts, which become ids.
+        """Builds a graph from a NetworkX graph; node names become ids.
 
-        It is directed if the NetworkX graph is, unless each edge of that has its reverse, with the
-        same weight and features. Parallel edges are merged and their weights added, unless edges
-        have features. A warning names attributes of edges that are left out.
-
-        If `node_type` or `relation` is given, nodes without a type are of the type ``node``, edges
-        without a relation of ``edge``, and a relation that is another one read backwards is not
-        kept twice. The key of a parallel edge is its relation if that is a text and it has no
-        other.
+        It is a plain graph, in which directions are ignored and parallel edges merged, unless one
+        of `node_type`, `relation` and `edge_features` is given. Then nodes without a type are of
+        the type ``node``, edges without a relation of ``edge``, directions count, and a relation
+        that is another one read backwards is not kept twice. The key of a parallel edge is its
+        relation if that is a text and it has no other.
 
         Args:
             graph: any NetworkX graph.
@@ -307,27 +271,25 @@ class Graph(NoArray):
             node_type: the node attribute with the type of a node.
             relation: the edge attribute with the name of its relation.
             edge_features: the edge attribute with a number or a vector.
-            directed: whether directions count; None asks the NetworkX graph, as said above.
             name: the graph's name in messages.
         """
-        typed = node_type is not None or relation is not None
-        computed = x is None and features == "structural"
+        kinds = {"node_type": node_type, "relation": relation, "edge_features": edge_features}
+        typed, computed = any(kinds.values()), x is None and features == "structural"
         nodes, relations = interchange.arrays_from_networkx(
             graph,
             features=() if computed or not (x is None or typed) else features,
             labels=labels,
             weight=weight,
-            node_type=node_type,
-            relation=relation,
-            edge_features=edge_features,
-            directed=directed,
+            **kinds,
         )
         if typed:
             return cls._once(nodes, relations, name=name)
-        arrays = interchange.of_one_relation(nodes, relations, "structural" if computed else x, y)
-        undirected = arrays.pop("undirected")
-        directed = None if undirected is None else not undirected
-        return cls._of_one_relation(arrays, directed=directed, name=name)
+        arrays = {**nodes.get(NODE, {}), "edge_index": np.zeros((2, 0), np.int64)}
+        arrays |= relations.get(EDGE, {})
+        arrays.pop("undirected", None)
+        given = {"x": "structural" if computed else x, "y": y}
+        arrays |= {key: one for key, one in given.items() if one is not None}
+        return cls.from_edge_index(name=name, **_with_features(arrays))
 
     @classmethod
     def from_scipy(
@@ -339,7 +301,7 @@ class Graph(NoArray):
         ``structural``, features are computed from the edges.
         """
         arrays = interchange.arrays_from_scipy(adjacency) | {"x": x, "y": y}
-        return cls.from_edge_index(name=name, **with_features(arrays), **masks)
+        return cls.from_edge_index(name=name, **_with_features(arrays), **masks)
 
     @classmethod
     def open(cls, path: str | Path, *, verify: bool = False, restored: bool = True) -> Self:
@@ -372,7 +334,17 @@ class Graph(NoArray):
             path: the folder.
             features: ``float32`` or ``float16``; sparse features stay sparse float32.
             overwrite: replace an existing store. Anything else at `path` is never touched.
+
+        Raises:
+            StoreError: there are several splits; a store holds one.
         """
+        for nodes in self.nodes.values():
+            demand(
+                nodes.splits is None,
+                f"{self.name}: has {nodes.num_splits} splits and a store holds one; "
+                "save graph.split(0), or another",
+                StoreError,
+            )
         with StoreWriter(path, name=self.name, overwrite=overwrite) as store:
             write_graph(self, store, features)
 
@@ -406,19 +378,15 @@ class Graph(NoArray):
         edges = {key: fields.pop(key) for key in _OF_EDGES if key in fields}
         if edges:
             own["relations"] = {self.only_relation.key: replace(self.only_relation, **edges)}
-        if "node_ids" in fields:
-            fields["node_ids"] = validation.node_ids(fields["node_ids"], self.num_nodes)
         if fields:
             own["nodes"] = {self.only_type.name: replace(self.only_type, **fields)}
         return replace(self, **own)
 
     def to_pyg(self, *, sparse: bool = False) -> Any:
-        """Returns a `torch_geometric.data.Data` with dense features, `edge_weight` and `edge_attr`.
+        """Returns a `torch_geometric.data.Data`: both directions of each edge, dense features.
 
-        It has each edge of an undirected graph in both directions. Of a graph with several types
-        or relations, or whose type has a name, it is a `HeteroData` with one direction of each
-        relation, and both of an undirected one; PyG's `ToUndirected` adds the other reverses. Ids
-        are `node_ids`: a tensor, or a list of texts.
+        Of a graph that is not plain it is a `HeteroData` with one direction of each relation, and
+        both of an undirected one; PyG's `ToUndirected` adds the other reverses.
 
         Args:
             sparse: keep sparse features as a `torch.sparse_csr` tensor; few PyG layers accept it.
@@ -582,3 +550,23 @@ def write_graph(graph: Graph, store: StoreWriter, features: str | None) -> None:
         )
         narrow = graph.is_plain and graph.num_nodes < 1 << 31
         write_edges(writer, vars(relation), narrow=narrow)
+
+
+def _plain_edges(edge_index: Any, num_nodes: int, edge_weight: Any = None) -> Edges:
+    ends = ("", num_nodes)  # the type of a plain graph is not named in messages
+    return checked_edges(edge_index, ends, ends, edge_weight=edge_weight, undirected=True)
+
+
+def _with_features(arrays: dict[str, Any]) -> dict[str, Any]:
+    demand(
+        arrays.get("x") is not None,
+        "the graph has no features: x is a row per node, or 'structural'",
+    )
+    num_nodes = arrays.pop("num_nodes", None)
+    if isinstance(arrays["x"], str) and arrays["x"] == "structural":
+        from graphcl.graphs.structural import structural_features as computed
+
+        return arrays | {"x": computed(*_plain_edges(arrays["edge_index"], num_nodes)[:2])}
+    rows = arrays["x"].shape[0] if hasattr(arrays["x"], "shape") else len(arrays["x"])
+    demand(num_nodes is None or rows == num_nodes, f"x: {rows} rows for {num_nodes} nodes")
+    return arrays

@@ -13,7 +13,6 @@ import numpy.typing as npt
 import scipy.sparse
 
 from graphcl.errors import GraphError, demand, import_extra
-from graphcl.store.columns import ids_of_one_kind
 
 if TYPE_CHECKING:
     import torch
@@ -122,7 +121,7 @@ def arrays_from_scipy(adjacency: Any) -> Arrays:
 
 
 def arrays_from_pyg(data: Any, x: Any = None) -> Arrays:
-    """Returns the edges, features, labels, masks and ids of a `torch_geometric.data.Data`.
+    """Returns the edges, features, labels and masks of a `torch_geometric.data.Data`.
 
     Raises:
         GraphError: it has no edges, or no features, and `x` does not give them.
@@ -144,7 +143,7 @@ def arrays_from_pyg(data: Any, x: Any = None) -> Arrays:
     arrays, left_out = _taken(data, _OF_GRAPH)
     if isinstance(x, str):
         arrays["num_nodes"] = data.num_nodes
-    _say_left_out(left_out)
+    _say_left_out(left_out, "; weights of edges are data.edge_weight")
     return {**arrays, "x": x}
 
 
@@ -160,24 +159,23 @@ def _taken(held: Any, names: Mapping[str, str], owner: str = "") -> tuple[Arrays
     return {name: one for name, one in found.items() if one is not None}, left_out
 
 
-def _say_left_out(names: Sequence[str]) -> None:
+def _say_left_out(names: Sequence[str], advice: str = "") -> None:
     if names:
         warnings.warn(
-            f"from_pyg: left out {', '.join(sorted(names))}: a graph has no place for it; "
-            "numbers of nodes are kept in x, those of edges in edge_attr or edge_weight",
+            f"from_pyg: left out {', '.join(sorted(names))}: a graph has no place for it{advice}",
             UserWarning,
             stacklevel=4,
         )
 
 
 _OF_NODES = {name: name for name in ("x", "y", "train_mask", "val_mask", "test_mask")}
+_OF_GRAPH = {"edge_index": "edge_index", "edge_weight": "edge_weight", **_OF_NODES}
 _OF_TYPE = {"node_ids": "node_ids", **_OF_NODES}
 _OF_RELATION = {
     "edge_index": "edge_index",
     "edge_weight": "edge_weight",
     "edge_attr": "edge_features",
 }
-_OF_GRAPH = {**_OF_RELATION, **_OF_TYPE}
 
 
 def arrays_from_hetero(data: Any) -> tuple[Kinds, Kinds]:
@@ -213,12 +211,11 @@ def arrays_from_networkx(
     node_type: str | None,
     relation: str | None,
     edge_features: str | None,
-    directed: bool | None,
 ) -> tuple[Kinds, Kinds]:
     """Returns the arguments of `Graph.from_edges` from a NetworkX graph.
 
-    Without `node_type` and `relation` it has one relation, whatever the keys of its edges are.
-    Nodes keep their order.
+    Without `node_type`, `relation` and `edge_features` it has one relation, whatever the keys of
+    its edges are. Nodes keep their order.
     """
     networkx = import_extra("networkx", feature="Graph.from_networkx", extra="networkx")
     demand(
@@ -226,10 +223,7 @@ def arrays_from_networkx(
         f"from_networkx: expected a networkx graph; got {_kind(graph)}",
     )
     demand(len(graph), "from_networkx: zero nodes; a graph needs at least one")
-    plain = node_type is None and relation is None
-    undirected = None if graph.is_directed() else True
-    if directed is not None:
-        undirected = not directed
+    plain = node_type is None and relation is None and edge_features is None
     if features and (plain or not isinstance(features, str)):
         names = (features,) if isinstance(features, str) else features
         check_named(list(graph.nodes(data=True)), names, labels)
@@ -239,10 +233,7 @@ def arrays_from_networkx(
     where = {node: (kind, row) for kind, own in members.items() for row, node in enumerate(own)}
     nodes: Kinds = {}
     for kind, own in members.items():
-        ids = ids_of_one_kind(
-            own, "from_networkx", GraphError, as_texts="networkx.relabel_nodes(graph, str)"
-        )
-        nodes[kind] = {"num_nodes": len(own), "node_ids": ids}
+        nodes[kind] = {"num_nodes": len(own), "node_ids": own}
         of_type = "" if plain else f" of type {kind!r}"
         owners = [(f"node {node!r}{of_type}", graph.nodes[node]) for node in own]
         nodes[kind]["x"] = feature_table(owners, features)
@@ -260,52 +251,13 @@ def arrays_from_networkx(
     for full, edges in listed.items():
         relations[full] = {"edge_index": np.array([edge[:2] for edge in edges], np.int64).T}
         if full[0] == full[2]:
-            relations[full]["undirected"] = undirected
+            relations[full]["undirected"] = not graph.is_directed()
         for field, name in (("edge_weight", weight), ("edge_features", edge_features)):
             owners = [edge[2:] for edge in edges]
             values = None if name is None else attribute_values(owners, name, needed=plain)
             if name is not None and values is not None:
                 relations[full][field] = np.array([to_numpy(v, name) for v in values])
-    if weight is None and edge_features is None:
-        _say_unnamed(graph, relation)
     return nodes, relations
-
-
-def of_one_relation(nodes: Kinds, relations: Kinds, x: Any, y: Any) -> Arrays:
-    """Returns the arrays of the only type and of the only relation; `x` and `y` replace theirs."""
-    (arrays,) = nodes.values()
-    edges: Arrays = {"edge_index": np.zeros((2, 0), np.int64), "undirected": True}
-    for own in relations.values():
-        edges = own
-    found = {**arrays, **edges}
-    if x is not None:
-        found["x"] = x
-    if y is not None:
-        found["y"] = y
-    return found
-
-
-def _say_unnamed(graph: Any, relation: str | None) -> None:
-    """Warns of numbers of edges, and of parallel edges, that a graph without them leaves out."""
-    left_out: dict[str, None] = {}
-    for _, _, about in graph.edges(data=True):
-        left_out |= {str(name): None for name, value in about.items() if _is_number(value)}
-    left_out.pop(str(relation), None)
-    merged = 0
-    if graph.is_multigraph() and relation is None:
-        merged = graph.number_of_edges() - len({edge[:2] for edge in graph.edges})
-    said = []
-    if left_out:
-        said.append(f"left out {', '.join(map(repr, left_out))} of edges")
-    if merged:
-        said.append(f"merged {merged} parallel edges")
-    if said:
-        warnings.warn(
-            f"from_networkx: {' and '.join(said)}; weight= names an attribute whose numbers are "
-            "added up as weights, edge_features= one that is kept for each edge",
-            UserWarning,
-            stacklevel=4,
-        )
 
 
 def check_named(owners: Owners, names: Sequence[str], labels: str) -> None:

@@ -30,7 +30,6 @@ from graphcl.files.arrays import read_npz
 from graphcl.graphs.conversion import without_reverses
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.interchange import Arrays, Kinds
-from graphcl.graphs.validation import SIGN_NAMES, SIGNS, are_signs
 from graphcl.store.header import MASKS
 
 _OPTIONAL = ("y", *MASKS, "node_ids", "edge_weight")
@@ -62,11 +61,6 @@ def read_graph(
     if unknown and not extras:
         on_note(unused_arrays(path, unknown, _KNOWN))
     given = _plain_arrays(arrays, path)
-    y = given.get("y")
-    if y is not None and y.ndim == 1 and y.dtype.kind in "if" and are_signs(y[y == y]):
-        on_note(f"{path}: y: {SIGNS}")
-        y = np.where(y == y, y > 0, -1).astype(np.int64)  # NaN marks a node without a label
-        given |= {"y": y, "class_names": SIGN_NAMES}
     if plain or not (others or any(name in arrays for name in _TYPES)):
         return Graph.from_edge_index(name=path.stem, **given)
     nodes, relations = _typed_arrays(arrays, given, others, path)
@@ -155,8 +149,6 @@ def _rows_of(plain: Mapping[str, Any], rows: npt.NDArray[np.int64]) -> dict[str,
     if y is None or ((y == -1) | (y != y)).all():  # −1 is no class, NaN no number
         return found
     masks = {name: np.asarray(plain[name]) for name in MASKS if name in plain}
-    if "class_names" in plain:
-        found["class_names"] = plain["class_names"]
     return found | {"y": y} | {name: mask[rows] for name, mask in masks.items()}
 
 

@@ -23,9 +23,6 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from graphcl.errors import GraphError
-from graphcl.graphs.edges import plain_edges
-
 FEATURE_NAMES = (
     "log degree",
     "mean log degree of neighbours",
@@ -36,26 +33,6 @@ FEATURE_NAMES = (
 )
 _ALIKE = 0.99  # the least correlation of a feature with itself, rounded
 _ROWS = 1 << 16  # read at a time
-
-
-def with_features(arrays: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arrays of a graph, with features computed from its edges if x is ``structural``.
-
-    Raises:
-        GraphError: there are no features, or not as many rows as nodes.
-    """
-    x = arrays.get("x")
-    if x is None:
-        raise GraphError("the graph has no features: x is a row per node, or 'structural'")
-    found = dict(arrays)
-    num_nodes = found.pop("num_nodes", None)
-    if isinstance(x, str) and x == "structural":
-        edges = plain_edges(found["edge_index"], num_nodes)
-        return found | {"x": structural_features(edges.indptr, edges.indices)}
-    rows = x.shape[0] if hasattr(x, "shape") else len(x)
-    if num_nodes is not None and rows != num_nodes:
-        raise GraphError(f"x: {rows} rows for {num_nodes} nodes")
-    return found
 
 
 def structural_features(

@@ -5,8 +5,8 @@ number to predict, such as a price: `is_number` tells. Then `y` is float64, with
 known. Classes are always integers.
 """
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import combinations
 from numbers import Real
 from typing import Any, NoReturn
@@ -14,18 +14,13 @@ from typing import Any, NoReturn
 import numpy as np
 import scipy.sparse
 
-from graphcl.arrays import Array, Booleans, Floats, are_close
+from graphcl.arrays import Array, Booleans, Floats
 from graphcl.errors import GraphError, check_keys, demand
 from graphcl.graphs.interchange import is_sparse, to_csr, to_numpy
-from graphcl.store.columns import Ids, Names, ids_of_one_kind
+from graphcl.store.columns import Ids
 from graphcl.store.header import MASKS
 
 FEW_VALUES, FEW_SHARE = 20, 0.05  # so many different whole numbers, or such a share, are classes
-SIGN_NAMES = ("-1", "1")
-SIGNS = (
-    "-1 and 1 are the only labels, so -1 is a class; beside other class numbers, it marks a node "
-    "without a label"
-)
 _LISTS = (list, tuple, set, frozenset)
 _KEYS = ("x", "y", "num_nodes", "node_ids", *MASKS, "class_names", "preparation")
 
@@ -110,29 +105,8 @@ def features(x: Any, name: str = "x", row: str = "node") -> Floats | scipy.spars
         original = table[int(place[0]), int(place[1])]
         raise GraphError(f"{name}: {original} at {row} {int(place[0])}, feature {int(place[1])}")
     if not sparse:
-        _warn_of_lost_digits(table, name)
         return values
     return scipy.sparse.csr_array((values, table.indices, table.indptr), shape=table.shape)
-
-
-def _warn_of_lost_digits(table: Array, name: str) -> None:
-    """Warns of columns whose numbers are so close to each other that float32 rounds them away."""
-    if table.dtype.itemsize <= 4 or not len(table):
-        return
-    low = table.min(axis=0).astype(np.float64)
-    high = table.max(axis=0).astype(np.float64)
-    close = np.flatnonzero(are_close(low, high))
-    if len(close):
-        column = close[0]
-        step = np.spacing(np.float32(max(-low[column], high[column])))
-        which = f"feature {column}"
-        if len(close) > 1:
-            which += f" (and {len(close) - 1:,} others)"
-        warnings.warn(
-            f"{name}: {which}: numbers from {low[column]:.17g} to {high[column]:.17g} are rounded "
-            f"to multiples of {step:g}, as features are float32; subtract the mean first",
-            stacklevel=2,
-        )
 
 
 def labels(
@@ -147,10 +121,9 @@ def labels(
     if y is None:
         return None, tuple(map(str, class_names))
     ids = np.arange(num_nodes) if ids is None else ids
-    numbered = bool(class_names)  # who names the classes 0, 1, … has no class −1
-    labels, names = numbered_labels(y, ids, "y", stored=numbered)
+    labels, names = numbered_labels(y, ids, "y")
     if labels.ndim == 2 and labels.shape[1] == 1:
-        labels, names = numbered_labels(labels[:, 0], ids, "y", stored=numbered)
+        labels, _ = numbered_labels(labels[:, 0], ids, "y")
     demand(
         labels.ndim in (1, 2) and len(labels) == num_nodes,
         f"y: {len(labels) if labels.ndim else 1} labels for {num_nodes} nodes",
@@ -178,7 +151,7 @@ def labels(
 
 
 def numbered_labels(
-    labels: Any, ids: Any, owner: str, kind: str = "auto", *, stored: bool = False
+    labels: Any, ids: Any, owner: str, kind: str = "auto"
 ) -> tuple[Array, tuple[Any, ...]]:
     """Returns labels as numbers, and the names of the classes if they were given by name.
 
@@ -191,8 +164,6 @@ def numbered_labels(
         owner: begins messages.
         kind: ``classes``, or a ``number`` to predict; ``auto`` asks `is_number`. Texts and arrays
             of whole numbers are classes then.
-        stored: whether they are a graph's own, in which −1 always marks a node without a label.
-            Else, where −1 and 1 are the only labels, both are classes, and a warning says so.
 
     Returns:
         Class numbers ``[nodes]``, or 0/1 ``[nodes, labels]`` if some node has a list; −1 where a
@@ -204,23 +175,15 @@ def numbered_labels(
     if hasattr(labels, "to_numpy") and getattr(labels, "ndim", 0) == 1 and hasattr(labels, "index"):
         values = labels.to_numpy(dtype=object)
         by_place = type(labels.index).__name__ == "RangeIndex" and len(values) == len(ids)
-        if not by_place and not labels.index.is_unique:
-            twice = labels.index[labels.index.duplicated()].tolist()[0]
-            raise GraphError(f"{owner}: the id {twice!r} has several labels; a node has one row")
         labels = values if by_place else dict(zip(labels.index.tolist(), values, strict=True))
     if isinstance(labels, Mapping):
-        some = list(labels.values())
-        rows = Ids(ids).rows(labels, owner, GraphError)
-        _refuse_two_labels(list(labels), rows, owner)
+        some, rows = list(labels.values()), Ids(ids).rows(labels, owner, GraphError)
         if any(isinstance(one, _LISTS) for one in some):
             return _several(some, rows, len(ids))
         labels = np.full(len(ids), None, dtype=object)
         labels[rows] = some
     given = to_numpy(labels, owner)
     if given.ndim != 1 or (given.dtype.kind in "biu" and kind != "number"):
-        if not stored and given.ndim == 1 and are_signs(given):
-            warnings.warn(f"{owner}: {SIGNS}", UserWarning, stacklevel=2)
-            return (given > 0).astype(np.int64), SIGN_NAMES
         return given, ()
     known = np.array([not _is_missing(one) for one in given.tolist()], dtype=np.bool_)
     present, found = given[known].tolist(), np.full(len(given), np.nan)
@@ -230,33 +193,10 @@ def numbered_labels(
         found[known] = as_numbers(present, owner)
         if kind == "number" or (kind == "auto" and is_number(found)):
             return found, ()
-        if not stored and are_signs(found[known]):
-            warnings.warn(f"{owner}: {SIGNS}", UserWarning, stacklevel=2)
-            return np.where(known, found > 0, -1).astype(np.int64), SIGN_NAMES
         if _are_class_numbers(found[known]):  # with NaN among them, as pandas has them
             return np.where(known, found, -1).astype(np.int64), ()
     names, found[known] = np.unique([str(one) for one in present], return_inverse=True)
     return np.where(known, found, -1).astype(np.int64), tuple(names.tolist())
-
-
-def are_signs(values: Array) -> bool:
-    """Returns whether the values are −1 and 1, both of them and no other.
-
-    Then −1 is a class: class numbers begin with 0. Beside a 0, −1 marks a node without a label, as
-    in many published graphs.
-    """
-    return bool((values == -1).any() and (values == 1).any() and (np.abs(values) == 1).all())
-
-
-def _refuse_two_labels(ids: list[Any], rows: Array, owner: str) -> None:
-    """Refuses labels of which two are of one node, as of 1 and of "1"."""
-    places: dict[int, int] = {}
-    for place, row in enumerate(rows.tolist()):
-        first = places.setdefault(row, place)
-        if first != place:
-            raise GraphError(
-                f"{owner}: {ids[first]!r} and {ids[place]!r} are the same id and both have a label"
-            )
 
 
 def spelled_alike(names: Iterable[str]) -> list[str]:
@@ -396,31 +336,29 @@ def _mask(mask: Any, num_nodes: int, name: str) -> Booleans | None:
     return chosen
 
 
-def node_ids(ids: Any, num_nodes: int) -> Array | Names | None:
-    """Returns the caller's ids of nodes: all integers or all texts, each once.
-
-    Integers that no type of NumPy can hold become texts.
-    """
-    if ids is None:
+def node_ids(names: Any, num_nodes: int) -> Array | None:
+    """Returns the caller's node ids, none merged; integers of too many bits become texts."""
+    if names is None:
         return None
-    if isinstance(ids, set | frozenset) or not hasattr(ids, "__len__"):
-        raise GraphError(
-            f"node_ids: expected a sequence in the order of the nodes; got {type(ids).__name__}"
-        )
-    if len(ids) != num_nodes:
-        raise GraphError(f"node_ids: {len(ids)} names for {num_nodes} nodes")
-    listed = ids_of_one_kind(ids, "node_ids", GraphError, as_texts="[str(one) for one in node_ids]")
-    if len(set(listed)) < num_nodes:
-        _refuse_same(listed)
-    if isinstance(ids, Names):
-        return ids
-    array = np.array(listed)
-    if array.dtype.kind in "fO":  # integers of more than 64 bits, or of both signs of 64
-        array = np.array([str(one) for one in listed])
-    return array
+    demand(len(names) == num_nodes, f"node_ids: {len(names)} names for {num_nodes} nodes")
+    listed = list(names)
+    nul = [place for place, one in enumerate(listed) if isinstance(one, str) and "\0" in one]
+    for place in nul[:1]:
+        raise GraphError(f"node_ids: the id of node {place} contains a NUL byte; remove it")
+    if len({type(name) for name in listed}) == 1 and not isinstance(listed[0], tuple):
+        ids = np.array(listed)
+        if isinstance(listed[0], int) and ids.dtype.kind in "fO":  # no integers of NumPy hold them
+            ids = np.array(list(map(str, listed)))
+    else:
+        ids = np.empty(num_nodes, dtype=object)
+        ids[:] = listed
+    with suppress(TypeError):  # ids without a hash (lists) are not compared
+        if len(set(ids.tolist())) < num_nodes:
+            _refuse_same(ids.tolist())
+    return ids
 
 
-def _refuse_same(ids: Sequence[Any]) -> None:
+def _refuse_same(ids: list[Any]) -> None:
     """Refuses ids of which two are equal."""
     places: dict[Any, int] = {}
     for place, name in enumerate(ids):

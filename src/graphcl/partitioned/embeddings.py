@@ -16,7 +16,6 @@ some 20 bytes per node and the ids; a graph of 10^8 nodes takes 3 GB.
 
 import hashlib
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,7 +45,7 @@ TYPED_MARK = "graphcl_typed_shards"
 READABLE = (".npy", ".parquet")
 _SHARDS = {"name": str, "build": str, "model": str, "dim": int, "num_nodes": int}
 _SHARDS |= {"shards": tuple[dict, ...]}  # type: ignore[type-arg]
-_SHARD = {"file": str, "start": int, "stop": int, "bytes": int, "ends": str, "digest": str}
+_SHARD = {"file": str, "start": int, "stop": int, "bytes": int, "ends": str}
 END_BYTES = 1 << 16  # of a file's first and last bytes that are compared
 _GATHERED = 1 << 14  # rows that are gathered at a time
 
@@ -209,30 +208,6 @@ def open_shards(path: Path) -> ShardedEmbeddings:
     return ShardedEmbeddings(path, name, build, model, ranges, dim, tuple(shards))
 
 
-def check_shards(path: Path, on_file: Callable[[str, int], None] = lambda *_: None) -> None:
-    """Compares all shards of a folder, byte by byte, with their checksums.
-
-    Args:
-        path: the folder, of one type or of several.
-        on_file: is called after each shard with its path in the folder and its size in bytes.
-
-    Raises:
-        RunError: a shard is missing, or differs from what was written.
-    """
-    from graphcl.store.reader import (
-        file_digest,  # imports SciPy, which opening shards does not need
-    )
-
-    names = shard_types(path)
-    for folder in [path / type_name(place) for place in range(len(names))] or [path]:
-        open_shards(folder)
-        for entry in read_description(folder, FILE, KIND, MARK, RunError)["shards"]:
-            file = folder / entry["file"]
-            if file_digest(file) != entry["digest"]:
-                raise RunError(f"{file}: altered or damaged (its checksum differs)")
-            on_file(file.relative_to(path).as_posix(), entry["bytes"])
-
-
 def ends_digest(path: Path) -> str:
     """Returns a checksum of a file's size and its first and last 64 kB."""
     size, digest = path.stat().st_size, hashlib.sha256()
@@ -292,7 +267,7 @@ class _ParquetShard:
         self._path, self._dim = path, shape[1]
         self._failures = (pyarrow.ArrowException, OSError)
         try:
-            self._file = pyarrow.parquet.ParquetFile(path.absolute(), memory_map=True)
+            self._file = pyarrow.parquet.ParquetFile(path, memory_map=True)
             kind = self._file.schema_arrow.field("embedding").type
             self._file.schema_arrow.field("id")
         except (*self._failures, KeyError) as error:

@@ -24,7 +24,6 @@ from graphcl.errors import RunError, StoreError
 from graphcl.files.atomic import check_new_folder, whole_folder
 from graphcl.partitioned.embeddings import FILE, KIND, MARK, TYPED_MARK, ends_digest, type_name
 from graphcl.store.header import FORMAT, Store, StoredType, part_name
-from graphcl.store.reader import file_digest
 
 TABLES = (".parquet", ".csv")  # a folder whose name ends so holds such files; else .npy
 
@@ -71,12 +70,11 @@ def write_shard(
     Raises:
         StoreError: in every process, if one of them cannot write.
     """
-    problem, own = "", {"bytes": 0, "ends": "", "digest": ""}
+    problem, own = "", {"bytes": 0, "ends": ""}
     path = folder / f"{part_name(share.rank)}{suffix}"
     try:
         write(path)
         own = {"bytes": path.stat().st_size, "ends": ends_digest(path)}
-        own["digest"] = file_digest(path)
     except OSError as error:
         problem = f"part {share.rank}: its shard cannot be written ({error.strerror})"
     agree(problem, share, StoreError)

@@ -44,10 +44,6 @@ from graphcl.store.header import MASKS, read_store
 from graphcl.tabular.originals import FEATURES, FLAGS, LABEL, Original
 from graphcl.tabular.preparation import CATEGORY, NUMBER, TEXT, Preparation, read_preparation
 
-WITHOUT_GRAPH = (
-    "This page was made without the graph: what is measured on edges is left out, and so are the "
-    "columns of nodes."
-)
 SINGLE_FEATURES = 24  # features that are columns of their own; of more, a node's largest are named
 LARGEST = 5
 MOST_TEXT = 160  # characters of a cell
@@ -300,6 +296,7 @@ def gather(
     *,
     method: str = "umap",
     seed: int = 0,
+    why: str = "",
     result: dict[str, Any] | None = None,
     node_type: str | None = None,
     sharded: Sharded | None = None,
@@ -311,10 +308,11 @@ def gather(
 
     Args:
         run: the run directory, or the folder of a version.
-        graph: the graph that it was trained on, or None; then the measures that need edges are left
-            out, and a note explains it.
+        graph: the graph that it was trained on, or None if it cannot be read; then the measures
+            that need edges are left out, and a note explains it.
         method: how the map is drawn; see `project`.
         seed: seed of the samples, the clusters and the map.
+        why: the reason if there is no graph.
         result: what `result.json` would say, if the run has none.
         node_type: of a typed graph: the type that the page is about. Its edges join several types,
             so `graph` is None.
@@ -335,13 +333,13 @@ def gather(
     if nodes is None and graph is not None:
         nodes = describe_nodes(graph)
     if nodes is None:
-        raise RunError(f"{run}: has no node ids, and a page without its graph cannot name nodes")
+        raise RunError(f"{run}: has no node ids, and its graph cannot be read ({why})")
     demand(
         nodes.num_nodes == len(z) and (graph is None or graph.num_nodes == len(z)),
         f"{run}: {len(z)} embeddings, but a graph of {nodes.num_nodes} nodes",
         RunError,
     )
-    notes = [] if graph is not None else [WITHOUT_GRAPH]
+    notes = [] if graph is not None else [f"The graph could not be read again: {why}"]
     if node_type is not None:
         notes = [
             f"This page is about the nodes of type {node_type!r}. Edges join nodes of several "
@@ -363,8 +361,9 @@ def gather(
     if assigned is None:
         answers.pop("cluster", None)
         with suppress(GraphError):  # too few nodes
-            groups = cluster(z, ids=nodes.ids[:], columns=known, seed=seed)
-            assigned, answers["cluster"] = groups.assigned, groups.summary()
+            groups = cluster(z, columns=known, seed=seed)
+            named = replace(groups, ids=nodes.ids[:])
+            assigned, answers["cluster"] = groups.assigned, named.summary()
     edges = None if graph is None else adjacency(graph)
     name = str(result.get("graph", {}).get("name") or run_root(run).name)
     ids, predicted = nodes.ids[:].tolist(), answers.get("predict", {})

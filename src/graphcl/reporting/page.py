@@ -32,7 +32,7 @@ from jinja2.exceptions import UndefinedError
 from markupsafe import Markup
 
 from graphcl.arrays import Array
-from graphcl.errors import RunError, counted, duration, option, require, why_failed
+from graphcl.errors import RunError, counted, duration, option, require
 from graphcl.files.atomic import check_new_file, write_whole
 from graphcl.graphs.graph import Graph
 from graphcl.reporting.contents import (
@@ -423,6 +423,7 @@ def write_page(
     *,
     layout: str = "umap",
     seed: int = 0,
+    why: str = "",
     node_type: str | None = None,
     sharded: Sharded | None = None,
     **shown: Any,
@@ -440,19 +441,14 @@ def write_page(
         own,
         method=layout,
         seed=seed,
+        why=why,
         node_type=node_type,
         sharded=sharded,
         result=result,
         **shown,
     )
     text = render(contents).encode("utf-8", "replace")
-    try:
-        write_whole(path, text)
-    except OSError as error:
-        another = option("out", "report.html")
-        raise RunError(
-            f"{path}: cannot be written ({why_failed(error)}); name another file: {another}"
-        ) from None
+    write_whole(path, text)
     return Page(path, len(text), len(contents.points.rows))
 
 

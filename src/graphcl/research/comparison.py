@@ -228,7 +228,6 @@ class Score:
         reason: why the last of them failed.
         seconds: median duration of a training.
         identical: whether every seed gives the same score.
-        left_out: splits, classes and labels of the graph that could not be scored, and why.
     """
 
     graph: str
@@ -241,7 +240,6 @@ class Score:
     reason: str = ""
     seconds: float | None = None
     identical: bool = False
-    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -325,12 +323,7 @@ def _cell(graph: str, system: str, rows: list[Row]) -> Score:
         reason=reasons[-1] if reasons else "",
         seconds=statistics.median(seconds) if scored else None,
         identical=any(row.get("runs_identical") for row in scored),
-        left_out=_texts(scored[-1].get("left_out")) if scored else (),
     )
-
-
-def _texts(values: object) -> tuple[str, ...]:
-    return tuple(map(str, values)) if isinstance(values, list | tuple) else ()
 
 
 def regimes(rows: Sequence[Row], systems: Sequence[str] = ()) -> list[Summary]:
@@ -360,15 +353,11 @@ def footnotes(*summaries: Summary) -> list[str]:
     cells = [cell for one in summaries for cell in one.cells.values()]
     runs = runs_text([cell.runs for cell in cells if cell.runs and not cell.identical])
     common = list(dict.fromkeys(counted(len(one.common), "graph") for one in summaries))
-    left_out = dict.fromkeys(
-        f"{cell.graph}: left out: {'; '.join(cell.left_out)}." for cell in cells if cell.left_out
-    )
     return [
         f"In %: mean over runs{runs}, each a mean over the graph's splits, ± sample standard "
         "deviation over runs. Logistic regression on frozen embeddings, the same for all systems, "
         "its settings chosen on validation nodes. The best of each graph is bold.",
         f"The last lines are over the {' or '.join(common)} that every system was scored on.",
-        *left_out,
         *(failure_text(f"{c.system} on {c.graph}", c) for c in cells if c.failed),
     ]
 

@@ -38,7 +38,6 @@ from graphcl.research.systems.system import (
     silent,
 )
 from graphcl.runs import files as runs
-from graphcl.runs.graph import keep_graph
 from graphcl.runs.nodes import describe_nodes, write_nodes
 from graphcl.settings import PROBE_STEPS
 from graphcl.version import versions
@@ -105,7 +104,7 @@ def train_baseline(
         name: the system; not GraphCL, whose run is `graphcl.training_run.train_run`'s.
         graph: what to train on; one with types is flattened.
         out: the run directory.
-        origin: which graph it is; whether the run keeps it.
+        origin: what the run keeps of the graph.
         settings: changes to the system's hyperparameters.
         seed: of the training.
         probe_steps: of the probe of several labels.
@@ -118,7 +117,6 @@ def train_baseline(
         TrainingError: the training failed.
     """
     baseline, dataset = find_system(name), dataset_of(origin.graph)
-    given = graph
     if isinstance(graph, Graph) and not graph.is_plain:
         graph = replace(graph.flatten(), name=graph.name)
     runs.check_output(out, overwrite=overwrite)
@@ -162,8 +160,6 @@ def train_baseline(
             if array is not None:
                 write_npy(folder / file, array)
         write_nodes(folder, describe_nodes(graph))
-        if origin.kept and isinstance(given, Graph):
-            keep_graph(folder, given)
         result.write(folder)
     return result
 

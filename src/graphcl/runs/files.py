@@ -1,7 +1,6 @@
 """Run directories: written whole or not at all, read with suspicion.
 
-A run holds `config.toml`, `model.safetensors` and `metrics.jsonl`, the graph that it was trained on
-as a store in `graph` (see `graphcl.runs.graph`), and `scaling.safetensors` if its
+A run holds `config.toml`, `model.safetensors` and `metrics.jsonl`, and `scaling.safetensors` if its
 features are scaled by statistics of the training rows, `schema.json` if its graph is a typed one,
 and `alignment.safetensors` if an update has trained it on (`graphcl.runs.versions`); the command
 line adds `embeddings.npy`, `result.json` and `nodes.npz` (see `graphcl.runs.nodes`). A baseline's
@@ -16,11 +15,12 @@ report: figures, names and a few examples. The table of the answer lies beside i
 
 import hashlib
 import json
+import secrets
 import shlex
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -31,8 +31,7 @@ from graphcl.files.atomic import check_new_folder, whole_folder, write_whole
 from graphcl.files.patched import has_table, map_table
 from graphcl.files.records import write_records
 from graphcl.files.text import format_toml, read_text
-from graphcl.files.user import user_cache
-from graphcl.runs.digests import check_table, write_digests
+from graphcl.files.user import seal_text, user_key
 from graphcl.version import package_version
 
 if TYPE_CHECKING:  # a run's words and embeddings are read without torch, which takes seconds
@@ -47,7 +46,6 @@ CONFIG, MODEL, METRICS = RUN_CONFIG, "model.safetensors", "metrics.jsonl"
 SCALING = "scaling.safetensors"  # where `feature_scaling` is ``auto``
 ALIGNMENT = "alignment.safetensors"  # where the model was trained on and turned to its old space
 METRICS_BYTES = 1 << 28  # a million epochs
-GRAPH = "graph"  # the store with the graph that it was trained on
 EMBEDDINGS, PREDICTIONS, RESULT = "embeddings.npy", "predictions.npy", "result.json"
 SCHEMA = "schema.json"  # where the graph was a typed one: its types and relations
 CURVES, EPOCHS = "tensorboard", "epochs.csv"
@@ -64,16 +62,14 @@ class Origin:
         graph: how the caller named it: a dataset, a path or a query.
         fingerprint: a few digits by which the run knows it again.
         tables: what the caller said of tables, as JSON.
-        build: the id of the store that it was, whole or in parts, which stays where it is. Of
-            parts, `fingerprint` is that of the graph that was divided.
-        kept: whether the run keeps it, in the folder `graph`.
+        build: the id of its parts, if it was a store in parts; `fingerprint` is then that of the
+            graph that was divided.
     """
 
     graph: str = ""
     fingerprint: str = ""
     tables: str = ""
     build: str = ""
-    kept: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,6 +83,7 @@ class RunConfig:
         seed: None where a damaged file lacks it.
         num_features: likewise; a baseline's run has none.
         origin: the graph.
+        seal: of the origin, by the key of the user who wrote the run.
         aligned: whether embeddings are turned to an older space, so that `ALIGNMENT` must be there.
     """
 
@@ -96,13 +93,22 @@ class RunConfig:
     seed: int | None = None
     num_features: int | None = None
     origin: Origin = Origin()
+    seal: str = ""
     aligned: bool = False
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether this user's key has sealed the origin: nobody else has written or changed it."""
+        # A surrogate pair of TOML's is no text that a seal was made of.
+        return bool(self.seal) and secrets.compare_digest(
+            self.seal.encode(errors="replace"), _seal(self.origin).encode()
+        )
 
     def to_toml(self) -> str:
         """Returns the file's text."""
         about: dict[str, Any] = {"format": FORMAT, "graphcl": package_version(), "seed": self.seed}
         about |= {"num_features": self.num_features, "aligned": self.aligned or None}
-        about |= asdict(self.origin) | {"kept": self.origin.kept or None}
+        about |= {**asdict(self.origin), "seal": self.seal}
         tables: dict[str, Mapping[str, Any]] = {"recipe": self.recipe}
         if self.method:
             tables = {"method": {"name": self.method}, "settings": self.settings}
@@ -110,8 +116,15 @@ class RunConfig:
         return "\n".join(f"[{name}]\n{format_toml(values)}" for name, values in tables.items())
 
 
+def _seal(origin: Origin) -> str:
+    """Returns the seal of what decides which graph is read again, and how."""
+    return seal_text(json.dumps(asdict(origin), sort_keys=True), user_key(), purpose="graphcl run")
+
+
 def write_config(folder: Path, config: RunConfig) -> None:
-    """Writes `config.toml` into a folder that is not yet a run."""
+    """Writes `config.toml`, its origin sealed, into a folder that is not yet a run."""
+    if config.origin.graph:
+        config = replace(config, seal=_seal(config.origin))
     (folder / CONFIG).write_text(config.to_toml(), encoding="utf-8")
 
 
@@ -135,7 +148,6 @@ def new_run(path: Path, *, overwrite: bool = False, within: Path | None = None) 
     check_output(path, overwrite=overwrite)
     with whole_folder(path, within=within) as staging:
         yield staging
-        write_digests(staging, (GRAPH,))
 
 
 def write_weights(path: Path, weights: "Mapping[str, Tensor]") -> None:
@@ -207,7 +219,7 @@ def read_config(run: Path, *, baselines: bool = False) -> RunConfig:
     for key in ("seed", "num_features"):
         if key in about and type(about[key]) is not int:
             raise RunError(f"{where}: [run] {key} must be a whole number; got {about[key]!r}")
-    named = ("graph", "fingerprint", "tables", "build")
+    named = ("graph", "fingerprint", "tables", "build", "seal")
     texts = {key: about[key] for key in named if key in about}
     for key, text in texts.items():
         if not isinstance(text, str):
@@ -218,8 +230,9 @@ def read_config(run: Path, *, baselines: bool = False) -> RunConfig:
         settings=config.get("settings", {}),
         seed=about.get("seed"),
         num_features=about.get("num_features"),
+        seal=texts.pop("seal", ""),
         aligned=about.get("aligned") is True,
-        origin=Origin(**texts, kept=about.get("kept") is True),
+        origin=Origin(**texts),
     )
 
 
@@ -248,22 +261,10 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
     return found
 
 
-def read_embeddings(run: Path, *, check: bool = True) -> Any:
-    """Returns the embeddings that `train` or `update` left in a run, mapped.
-
-    Args:
-        run: the run, or the folder of a type in it.
-        check: compare them with their checksum, which reads them whole, once in a process.
-
-    Raises:
-        RunError: there are none, or they are damaged.
-    """
-    name, folder = Path(EMBEDDINGS).stem, embeddings_folder(run)
+def read_embeddings(run: Path) -> Any:
+    """Returns the embeddings that `train` or `update` left in a run, mapped."""
     try:
-        z = map_table(folder, name, RunError)
-        if check:
-            check_table(folder, name)
-        return z
+        return map_table(run, Path(EMBEDDINGS).stem, RunError)
     except FileNotFoundError:
         root, target = (shlex.quote(str(one)) for one in (run, run / EMBEDDINGS))
         make = f"graphcl embed {root} --out {target}"
@@ -276,30 +277,14 @@ def read_embeddings(run: Path, *, check: bool = True) -> Any:
 
 
 def has_embeddings(run: Path) -> bool:
-    """Returns whether a run, or the folder of a type in it, has embeddings."""
-    return has_table(embeddings_folder(run), Path(EMBEDDINGS).stem)
-
-
-def embeddings_folder(run: Path) -> Path:
-    """Returns where the embeddings of a run are, or of the type whose folder it is.
-
-    They are there, or in this user's cache, if they were made of a run that cannot be written to.
-    """
-    root = next((one for one in (run, *run.parents) if (one / CONFIG).is_file()), run)
-    if has_table(run, Path(EMBEDDINGS).stem) or not (root / MODEL).is_file():
-        return run
-    origin = read_config(root, baselines=True).origin
-    of = [weights_digest(root), origin.fingerprint, origin.build, str(run.relative_to(root))]
-    key = hashlib.blake2b("\n".join(of).encode(), digest_size=16).hexdigest()
-    return user_cache() / "embeddings" / key
+    """Returns whether a run keeps embeddings."""
+    return has_table(run, Path(EMBEDDINGS).stem)
 
 
 def read_predictions(run: Path) -> Any:
     """Returns the predictions that a supervised baseline left in a run."""
     try:
-        predictions = map_npy(run / PREDICTIONS, RunError)
-        check_table(run, Path(PREDICTIONS).stem)
-        return predictions
+        return map_npy(run / PREDICTIONS, RunError)
     except FileNotFoundError:
         raise RunError(f"{run}: has no {PREDICTIONS}; train it again") from None
 
@@ -466,8 +451,7 @@ def read_answer_table(run: Path, kind: str) -> dict[str, list[Any]]:
     try:
         import pyarrow.parquet
 
-        with path.open("rb") as file:  # Arrow would take some paths for URIs
-            table: dict[str, list[Any]] = pyarrow.parquet.read_table(file).to_pydict()
+        table: dict[str, list[Any]] = pyarrow.parquet.read_table(path).to_pydict()
         return table
     except (OSError, ValueError, ImportError):  # Arrow's errors are among them
         return {}

@@ -1,12 +1,9 @@
-"""The graph that a run was trained on: the run keeps it, or names a dataset or a store.
+"""The graph that a run was trained on, as far as the run keeps or names it.
 
-Files change and are moved, so a run keeps what it was trained on: tables and `.npz` files become a
-store in the folder ``graph`` of the run. A dataset is fixed. A store stays where it is, and is
-known by the id of its build.
-
-A run may come from anybody. A list of edges is read by DuckDB, which executes queries and opens
-whatever file they name. So nothing but a dataset and a store is read because a run names it: their
-readers trust nothing. Tables are named by the caller, each time.
+A run's `config.toml` names its graph, and a run may come from anybody. A list of edges is read by
+DuckDB, which executes queries and opens whatever file they name. So tables that a run names are
+read only if this user's key has sealed the run. A dataset is fixed. An `.npz` or a store is read by
+readers that trust nothing, and is used only if it has the fingerprint that the run gives.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,28 +13,23 @@ from typing import Any
 
 from graphcl.datasets import CATALOGUE
 from graphcl.errors import DatasetError, GraphCLError, RunError, option, require
-from graphcl.graphs.collection import GraphCollection, fingerprint, fingerprints
+from graphcl.files.remote import local
+from graphcl.graphs.collection import GraphCollection, fingerprint
 from graphcl.graphs.graph import Graph
 from graphcl.opening import AnyGraph, open_graph
 from graphcl.runs import files as runs
-from graphcl.runs.files import GRAPH
 from graphcl.runs.nodes import trained_tables
-from graphcl.runs.versions import (
-    numbers,
-    own_graph,
-    own_graph_read,
-    run_root,
-    share_file,
-    version_folder,
-)
-from graphcl.store.header import is_store, read_store
-from graphcl.tabular.build import load_tables, open_prepared, write_prepared
-from graphcl.tabular.options import FILES, TableOptions, short_name
+from graphcl.runs.versions import VERSIONS, OwnGraphError, own_graph, own_graph_read, run_root
+from graphcl.store.header import is_store
+from graphcl.tabular.build import load_tables, open_prepared
+from graphcl.tabular.duck import is_query
+from graphcl.tabular.options import FILES, TableOptions
 from graphcl.tabular.report import TableReport
 from graphcl.tabular.sources import looks_like_tables
 
-Load = Callable[[str | None, TableOptions], AnyGraph]
-Propose = Callable[[runs.Origin, TableOptions], str]
+
+class UntrustedRunError(RunError):
+    """A run that this user did not write names a graph that is not read on its word."""
 
 
 def names_tables(name: str, tables: TableOptions) -> bool:
@@ -89,23 +81,12 @@ def read_tables(name: str | None, options: TableOptions) -> tuple[Graph, TableRe
     return load_tables(name, options)
 
 
-def keep_graph(folder: Path, graph: Graph) -> None:
-    """Writes a graph into the folder of a run, with what made its features, and its cells.
-
-    What is mapped from a store is a second name of the store's files where the disk has links.
-    """
-    share = share_file if graph.store is not None else None
-    write_prepared(graph, folder / GRAPH, share=share)
-
-
 def run_graph(run: Path) -> str:
     """Returns the graph that a run was trained on, as it was named; of a version, its own."""
     own, named = own_graph(run), runs.read_config(run, baselines=True).origin.graph
-    if own is not None and run_root(run) != run:
-        return str(own)
-    if not named:
+    if own is None and not named:
         raise RunError(f"{run}: does not say which graph it was trained on; pass {option('graph')}")
-    return named
+    return str(own or named)
 
 
 def read_run_graph(
@@ -115,144 +96,92 @@ def read_run_graph(
     *,
     owner: str = "Run",
     name: str = "graph",
-    load: Load = open_named,
-    propose: Propose = lambda *_: "pass it as graph=",
+    load: Callable[[str | None, TableOptions], AnyGraph] = open_named,
+    propose: Callable[[runs.Origin, TableOptions], str] = lambda *_: "pass it as graph=",
 ) -> AnyGraph:
-    """Returns the graph that a run was trained on, which it keeps, or which is a dataset or store.
+    """Returns the graph that a run was trained on; of a version, the graph that it keeps.
 
     Of another system's run, a graph with types is flattened.
 
     Args:
         run: the run, or one of its versions.
-        given: the graph as the caller names it; None means the run's own.
+        given: the graph as the caller names it; None means the one that the run names.
         tables: options for reading `given`.
         owner: begins messages.
         name: what the caller calls `given`.
         load: opens a graph by its name and options.
-        propose: says how to name the graph of a run that does not keep it.
+        propose: says how to name the graph that is not read on the word of the run.
 
     Raises:
-        RunError: the graph is neither kept nor given, cannot be read, or has changed.
+        UntrustedRunError: the run names a graph that is not read on its word.
+        RunError: the graph cannot be read, or it has changed.
     """
     config, options = runs.read_config(run, baselines=True), tables or TableOptions()
+    trained, own = trained_tables(run), own_graph(run)
+    source = run_graph(run) if given is None else given
     if given is None and options.edges is None:
         require(not options.given(), owner, name, "given with table options", None)
-        graph = _trained_graph(run, load, propose)
+        if own is not None:  # a reader that trusts nothing opens it
+            with own_graph_read(run):
+                return open_prepared(own)
+        options = trained or options
+        if not config.is_sealed:
+            _require_harmless(run, config.origin, options, propose)
+        source, options = _moved(run, source, options)
     else:
-        graph = _given_graph(run, given, options, name, load)
-    return graph.flatten() if config.method and isinstance(graph, Graph) else graph
-
-
-def _trained_graph(run: Path, load: Load, propose: Propose) -> AnyGraph:
-    """Returns the graph that a run keeps; or the dataset or the store that it names."""
-    own = own_graph(run)
-    if own is not None:  # a reader that trusts nothing opens it
-        with own_graph_read(run):
-            return open_prepared(own)
-    source, origin = run_graph(run), runs.read_config(run, baselines=True).origin
-    if source.lower() not in CATALOGUE:
-        store = trained_store(run)
-        if store is None:
-            how = propose(origin, trained_tables(run) or TableOptions())
-            raise RunError(
-                f"{run}: does not keep the graph that it was trained on ({_shown(source)}); {how}"
-            )
-        source = str(store)
-    try:
-        graph = load(source, TableOptions())
-    except GraphCLError as error:
-        raise RunError(f"{error} (the graph that {run} was trained on)") from None
-    check_graph(run, graph, source)
-    return graph
-
-
-def _given_graph(
-    run: Path, given: str | None, options: TableOptions, name: str, load: Load
-) -> AnyGraph:
-    """Returns the graph that the caller names, if it is that of the run."""
-    source, trained = given or first_list(options), trained_tables(run)
-    if trained is not None and names_tables(source, options):
-        options = as_trained(run, options.after(trained))
+        source = given or first_list(options)
+        if trained is not None and names_tables(source, options):
+            options = as_trained(run, options.after(trained))
+    hint = f"; it keeps its graph: leave {name} out" if given and own else ""
     try:
         graph = load(source, options)
     except GraphCLError as error:
-        hint = f"; it keeps its graph: leave {name} out" if own_graph(run) else ""
         raise RunError(f"{error} (the graph that {run} was trained on){hint}") from None
-    check_graph(run, graph, source, name, tables=options)
-    return graph
+    check_graph(run, graph, source, name)
+    return graph.flatten() if config.method and isinstance(graph, Graph) else graph
 
 
-def trained_store(run: Path) -> Path | None:
-    """Returns the store, whole or in parts, that a run was trained on; None if it was none.
-
-    The run names it as it was called where it was trained. If it is not there, it is looked for
-    beside the run and in the folders above.
+def if_readable(
+    read: Callable[[], AnyGraph], given: Any, on_note: Callable[[str], object], *, hint: str = ""
+) -> tuple[AnyGraph | None, str]:
+    """Returns a graph, or None and the reason why it cannot be read.
 
     Raises:
-        RunError: it is nowhere, or there is another store of this name.
+        RunError: it was given and cannot be read, or the version keeps it; or, with a hint at how
+            to do without it, it is not read on the run's word.
     """
-    origin = runs.read_config(run, baselines=True).origin
-    if not origin.build or "://" in origin.graph:  # nothing is fetched on the word of a run
-        return None
-    advice = "name it where it is now, or train again"
-    places = [Path(), *run.absolute().parents]
-    found = [place / origin.graph for place in places if _is_store_here(place / origin.graph)]
-    if not found:
-        raise RunError(
-            f"{run}: was trained on the store {_shown(origin.graph)}, which is not there; {advice}"
-        )
-    if read_store(found[0]).build != origin.build:
-        raise RunError(
-            f"{run}: {found[0]} is not the graph that the run was trained on: the store has been "
-            f"built again since; {advice}"
-        )
-    return found[0]
-
-
-def _is_store_here(path: Path) -> bool:
     try:
-        return is_store(path)
-    except (OSError, ValueError):  # the name is too long, or has a null
-        return False
+        return read(), ""
+    except GraphCLError as error:
+        if hint and isinstance(error, UntrustedRunError):
+            raise RunError(f"{error}, {hint}") from None
+        if given is not None or isinstance(error, OwnGraphError):
+            raise
+        on_note(f"{error}; continuing without the graph")
+        return None, str(error)
 
 
-def named_tables(
-    run: Path, given: Any, tables: TableOptions, propose: Propose
-) -> tuple[Any, TableOptions]:
-    """Returns tables that were named anew, and how to read them: as in the training.
-
-    No table is read because a run names it: runs come from anybody.
+def run_tables(run: Path) -> tuple[str, TableOptions]:
+    """Returns the list of edges that a run was trained on, and how its tables are read.
 
     Args:
-        run: the run, or the folder of one of its versions.
-        given: the list of edges; None if all are among the options.
-        tables: tables, and options that differ from those of the training.
-        propose: says how to name them.
+        run: the run, or the folder of one of its versions, which may be as of a later day.
 
     Raises:
-        RunError: no table is named, or the run was trained on something else.
+        UntrustedRunError: the tables are not read on the word of the run.
+        RunError: it was trained on something else.
     """
     root = run_root(run)
-    origin, trained = runs.read_config(root, baselines=True).origin, trained_tables(root)
-    if not origin.tables or trained is None:
+    config, trained = runs.read_config(root, baselines=True), trained_tables(run)
+    if not config.origin.tables or trained is None:
         raise RunError(f"{root}: was not trained on tables, so nothing says what came when")
-    if given is None and tables.edges is None:
-        files = TableOptions(**{name: getattr(trained, name) for name in FILES})
-        raise RunError(
-            f"{root}: its tables are read once more for this, and a run names no table to read; "
-            f"{propose(origin, files)}"
-        )
-    return given, as_trained(run, tables.again(trained))
+    if not (config.is_sealed and runs.read_config(run, baselines=True).is_sealed):
+        _require_harmless(root, config.origin, trained, lambda *_: "train it yourself")
+    source, options = _moved(root, config.origin.graph, trained)
+    return source, as_trained(run, options)
 
 
-def check_graph(
-    run: Path,
-    graph: AnyGraph,
-    source: str = "this",
-    name: str = "graph",
-    *,
-    tables: TableOptions | None = None,
-) -> None:
+def check_graph(run: Path, graph: AnyGraph, source: str = "this", name: str = "graph") -> None:
     """Refuses a graph that is not that of a run, or of one of its versions.
 
     A fingerprint looks at few of a graph's numbers, and versions differ in few. So the graph of a
@@ -263,63 +192,88 @@ def check_graph(
         graph: the graph.
         source: what it was read from.
         name: how the caller gave it.
-        tables: how tables were read, if it was read from some.
 
     Raises:
         RunError: it is another.
     """
-    root, own = run_root(run), own_graph(run)
-    number = 0 if run == root else int(run.name)
+    root, own, advice = run_root(run), own_graph(run), "give the training's"
+    at = f"{root}: is at version {run.name if run != root else 0}"
     store = graph.store if isinstance(graph, Graph) else None
     given = None if store is None else store.resolve()
-    if own is not None and given == own.resolve():
-        return
-    advice = "give the training's" if own is None else f"it keeps its graph: leave {name} out"
-    for other in numbers(root) if given is not None else ():
-        if given == (version_folder(root, other) / GRAPH).resolve():
-            raise RunError(
-                f"{root}: is at version {number}, and the graph is that of version {other}; "
-                f"{advice}"
-            )
-    if number:
-        raise RunError(f"{root}: is at version {number}; {advice}")
+    if own is not None:
+        if given == own.resolve():
+            return
+        advice = f"it keeps its graph: leave {name} out"
+    if given is not None and given.parent.parent == (root / VERSIONS).resolve():
+        raise RunError(f"{at}, and the graph is that of version {given.parent.name}; {advice}")
+    if own is not None:
+        raise RunError(f"{at}; {advice}")
     expected = runs.read_config(run, baselines=True).origin.fingerprint
-    if not expected or graph_fingerprint(graph) == expected:
-        return
-    changed = [] if own is None else _changed_files(Graph.open(own), graph, source, tables)
-    if not changed:
+    if expected and graph_fingerprint(graph) != expected:
         raise RunError(f"{run}: {source} is not the graph that the run was trained on")
-    has = "has" if len(changed) == 1 else "have"
-    raise RunError(
-        f"{run}: {' and '.join(changed)} {has} changed since the training; {advice}, train again, "
-        f"or take the change over: update with {option('whole', True)}"
-    )
 
 
-def _changed_files(
-    own: Graph, graph: AnyGraph, source: str, tables: TableOptions | None
-) -> list[str]:
-    """Returns which tables differ from those that a kept graph came from.
+def _moved(run: Path, source: str, options: TableOptions) -> tuple[str, TableOptions]:
+    """Returns the files that a run names as they are called from here.
 
-    Empty if nothing tells, or if none of them is as it was: then it is another graph.
+    The run names them as they were called where it was trained. If there is no such file here, it
+    is looked for beside the run and in the folders above; the fingerprint says if it is the one.
+    What is not on a machine is fetched.
     """
-    if tables is None or not names_tables(source, tables) or not isinstance(graph, Graph):
-        return []
-    before, after = fingerprints(own), fingerprints(graph)
-    changed = [part for part, digest in after.items() if before.get(part) != digest]
-    if before.keys() != after.keys() or len(changed) == len(after):
-        return []
-    nodes, several = tables.nodes, isinstance(tables.nodes, Mapping)
-    lists = {short_name(key): file for key, file in (tables.edges or {}).items()}
-    files = set[str]()
-    for part in changed:
-        if not isinstance(part, str):
-            files.add(str(lists.get(part[1], source)))
-        elif several:
-            files.add(str(nodes.get(part, source)))
-        else:
-            files.add(str(nodes or source))
-    return sorted(files)
+    files = {name: local(getattr(options, name)) for name in FILES}
+    source, options = local(source), replace(options, **files)
+    if _is_here(source, Path()) or is_query(source) or source.lower() in CATALOGUE:
+        return source, options
+    for folder in run.absolute().parents:
+        if _is_here(source, folder):
+            found = {name: _within(folder, one) for name, one in files.items()}
+            return str(folder / source), replace(options, **found)
+    return source, options
+
+
+def _within(folder: Path, given: Any) -> Any:
+    """Returns a file, or files by name, as they are called in a folder, if they are there."""
+    if isinstance(given, Mapping):
+        return {name: _within(folder, one) for name, one in given.items()}
+    if isinstance(given, tuple):
+        return tuple(_within(folder, one) for one in given)
+    if not isinstance(given, str):
+        return given
+    kind, equals, rest = given.partition("=")
+    if equals and not _is_here(given, folder) and _is_here(rest, folder):  # ``paper=vectors.npy``
+        return f"{kind}={folder / rest}"
+    return str(folder / given) if _is_here(given, folder) else given
+
+
+def _is_here(text: str, folder: Path) -> bool:
+    """Returns whether a file, ``FILE:TABLE``, a store or a folder of tables is in a folder."""
+    path, before = folder / text, text.rpartition(":")[0]
+    try:
+        if path.is_file() or (before and (folder / before).is_file()):
+            return True
+        return is_store(path) or (path.is_dir() and looks_like_tables(str(path)))
+    except OSError:  # a query may be too long for a name
+        return False
+
+
+def _require_harmless(
+    run: Path,
+    origin: runs.Origin,
+    options: TableOptions,
+    propose: Callable[[runs.Origin, TableOptions], str],
+) -> None:
+    """Refuses what an unsealed run names: tables, files elsewhere or without a fingerprint."""
+    tables, elsewhere = names_tables(origin.graph, options), "://" in origin.graph + origin.tables
+    fixed = origin.graph.lower() in CATALOGUE or origin.fingerprint
+    if fixed and not (tables or elsewhere):
+        return
+    nodes = f" with nodes {_shown(str(options.nodes))}" if options.nodes else ""
+    how = propose(origin, options if tables else TableOptions())
+    raise UntrustedRunError(
+        f"{run}: names the graph {_shown(origin.graph)}{nodes}, which is not read on the word of "
+        "a run that this user's key has not sealed (another user wrote it, or "
+        f"it was changed); if you trust it, {how}"
+    )
 
 
 def _shown(text: str) -> str:

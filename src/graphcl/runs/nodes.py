@@ -14,17 +14,16 @@ would give every id the room of the longest. Imports no torch.
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from graphcl.arrays import Array
-from graphcl.errors import RunError, check_known, option
+from graphcl.errors import RunError, check_known
 from graphcl.files.arrays import read_npz, write_npy
 from graphcl.files.atomic import whole_file
 from graphcl.graphs.nodes import Nodes
@@ -69,8 +68,8 @@ def plain_names(run: Path) -> tuple[str, str]:
             (key,) = read_store(store).relations
             return key[0], key[1]
         given = json.loads(origin.tables or "{}")
-    for place, keyword in enumerate(("nodes", "edges")):
-        tables = given.get(keyword) if isinstance(given, dict) else None
+    for place, option in enumerate(("nodes", "edges")):
+        tables = given.get(option) if isinstance(given, dict) else None
         if isinstance(tables, dict) and len(tables) == 1:
             only = next(iter(tables))
             found[place] = only.split(":")[1] if only.count(":") == 2 else only
@@ -92,53 +91,16 @@ def type_folder(run: Path, name: str | None) -> Path:
     return run / TYPES / _folder(names.index(name), name)
 
 
-def meant_folder(
-    run: Path,
-    node_type: str | None,
-    fits: Callable[[Nodes], bool],
-    *,
-    who: str,
-    nodes_of: Callable[[str], Nodes | None] | None = None,
-) -> Path:
-    """Returns the folder with the embeddings of a type; see `graphcl.Run.type_folder`.
-
-    Args:
-        run: a run or a version of it.
-        node_type: the type, or None. Then it is the only one, or the only one that fits.
-        fits: says whether the nodes of a type may be meant.
-        who: begins the message.
-        nodes_of: returns what is known of the nodes of a type. (default: what the run keeps)
-
-    Raises:
-        RunError: there is no such type, or nothing says which is meant.
-    """
-    names = run_types(run)
-    if node_type is not None or len(names) < 2:
-        return type_folder(run, node_type or next(iter(names), None))
-    nodes_of = nodes_of or partial(read_nodes, run)
-    read = [(name, nodes_of(name)) for name in names]
-    likely = [name for name, nodes in read if nodes is not None and fits(nodes)]
-    if len(likely) == 1:
-        return type_folder(run, likely[0])
-    which = "several of which have" if likely else "none of which alone has"
-    raise RunError(
-        f"{who}: its graph has several types ({', '.join(names)}), {which} what is asked; name "
-        f"one: {option('node_type', names[0])}"
-    )
-
-
 def _folder(place: int, name: str) -> str:
     # The name is somebody's: nothing of it may lead elsewhere.
     return f"{place}-{re.sub('[^A-Za-z0-9_-]', '_', name)[:40]}"
 
 
 def lacks_embeddings(run: Path) -> bool:
-    """Returns whether a run has no embeddings, as after a training over parts, but its graph."""
+    """Returns whether a run of GraphCL was trained over parts, and keeps no embeddings yet."""
     config = runs.read_config(run, baselines=True)
     folders = [type_folder(run, name) for name in run_types(run)] or [run]
-    origin = config.origin
-    has_graph = bool(origin.build) or origin.kept
-    return has_graph and not config.method and not all(map(runs.has_embeddings, folders))
+    return bool(config.origin.build) and not all(map(runs.has_embeddings, folders))
 
 
 def write_types(folder: Path, graph: "Graph | GraphCollection", z: Any) -> None:
@@ -293,16 +255,15 @@ def read_nodes(run: Path, name: str | None = None) -> Nodes | None:
     Raises:
         RunError: the file is damaged, or its arrays do not fit each other.
     """
-    path = type_folder(run, name) / NODES
-    if not path.exists():
-        store = versions.own_graph(run)
-        if store is None:
-            return None
+    if (store := versions.own_graph(run)) is not None:
         from graphcl.graphs.graph import Graph
 
         with versions.own_graph_read(run):
             graph = Graph.open(store)
         return describe_nodes(graph, name)
+    path = type_folder(run, name) / NODES
+    if not path.exists():
+        return None
     arrays = read_npz(path, None, RunError)
     try:
         names = _unpack(arrays, "class") if "class_ends" in arrays else ()

@@ -1,10 +1,10 @@
 """Versions of a run: the graph it was trained on grows, and the run grows with it.
 
 ``RUN`` itself is version 0, as it was trained. Each update adds ``RUN/versions/N``, a whole run
-with the graph of its day in ``graph``, a store; most trainings keep theirs in the same way.
-``RUN/versions/current`` holds the number of the version that every command uses. It is replaced by
-a rename, as the last step: a process that dies before leaves the old version in use. Files that an
-update does not change are hard links to those of the version before.
+with the graph of its day in ``graph``, a store. ``RUN/versions/current`` holds the number of the
+version that every command uses. It is replaced by a rename, as the last step: a process that dies
+before leaves the old version in use. Files that an update does not change are hard links to those
+of the version before.
 """
 
 import os
@@ -25,16 +25,19 @@ from graphcl.files.atomic import remove_folder, whole_folder, write_whole
 from graphcl.files.records import aligned
 from graphcl.files.text import read_text
 from graphcl.runs import files as runs
-from graphcl.runs.digests import write_digests
-from graphcl.runs.files import GRAPH
 
 VERSIONS, CURRENT, LOCK = "versions", "current", ".lock"
 KEEP = 10  # versions beside the training
+GRAPH = "graph"  # the store in a version
 ABOUT = "version.json"  # when it was made, from what, and by which change
 
 Asked = TypeVar("Asked", bound=Callable[..., Any])
 Mark = tuple[tuple[int, int], ...]  # see `mark_of`
 NOTHING = (0, 0)  # of a file that is not there
+
+
+class OwnGraphError(RunError):
+    """The graph that a version keeps is damaged: nothing is answered without it."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ def current_number(run: Path) -> int:
     text = read_text(path, RunError).strip()
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
         wrong = "damaged; it should hold the number of a version"
-    elif not version_folder(run, int(text)).is_dir():
+    elif not _folder(run, int(text)).is_dir():
         wrong = f"names version {text}, which is not there"
     else:
         return int(text)
@@ -97,31 +100,26 @@ def _way_back(run: Path, number: str = "") -> str:
 
 def current_run(run: Path) -> Path:
     """Returns the folder of the version that commands use; for a run without versions, the run."""
-    return version_folder(run, current_number(run))
+    return _folder(run, current_number(run))
 
 
 def own_graph(run: Path) -> Path | None:
-    """Returns the store with the graph that a run or a version keeps; None if it keeps none."""
-    if not (run / runs.CONFIG).is_file():
-        return None
-    return run / GRAPH if runs.read_config(run, baselines=True).origin.kept else None
+    """Returns the store with the graph of a version; None for a run that is none."""
+    return run / GRAPH if (run / ABOUT).is_file() else None
 
 
 @contextmanager
 def own_graph_read(run: Path) -> Iterator[None]:
-    """Says what helps where the graph that a run or a version keeps turns out to be damaged.
+    """Says what helps where the graph that a version keeps turns out to be damaged.
 
     Raises:
-        RunError: it is.
+        OwnGraphError: it is.
     """
     try:
         yield
     except StoreError as error:
-        root = run_root(run)
-        advice = "copy the run from a backup, or train again"
-        if run != root:
-            advice = f"use an earlier version: {_way_back(root)}"
-        raise RunError(f"{error}; {advice}") from None
+        back = _way_back(run_root(run))
+        raise OwnGraphError(f"{error}; use an earlier version: {back}") from None
 
 
 def mark_of(run: Path) -> Mark:
@@ -157,8 +155,7 @@ def kept_place(run: Path) -> Callable[[], None]:
     return check
 
 
-def version_folder(run: Path, number: int) -> Path:
-    """Returns the folder of a version of a run; 0 is the run itself."""
+def _folder(run: Path, number: int) -> Path:
     return run / VERSIONS / str(number) if number else run
 
 
@@ -173,7 +170,7 @@ def versions(run: Path) -> list[Version]:
     """Returns all versions of a run, oldest first."""
     current, seen, found = current_number(run), set[int](), []
     for number in numbers(run):
-        path = version_folder(run, number)
+        path = _folder(run, number)
         about = runs.read_object(path / ABOUT) if number else {}
         found.append(Version(number, path, number == current, about, _size(path, seen)))
     return found
@@ -224,9 +221,8 @@ def new_version(run: Path) -> Iterator[tuple[int, Path]]:
         shutil.rmtree(left, ignore_errors=True)
     number = numbers(run)[-1] + 1
     try:
-        with whole_folder(version_folder(run, number)) as staging:
+        with whole_folder(_folder(run, number)) as staging:
             yield number, staging
-            write_digests(staging, (GRAPH,), current_run(run))
         use_version(run, number)
     except OSError as error:
         raise RunError(
@@ -256,7 +252,7 @@ def keep_newest(run: Path, count: int) -> list[int]:
     made, current = numbers(run)[1:], current_number(run)
     extra = [number for number in made if number != current][: max(0, len(made) - count)]
     for number in extra:
-        remove_folder(version_folder(run, number))
+        remove_folder(_folder(run, number))
     return extra
 
 

@@ -31,8 +31,6 @@ from graphcl.serving.pages import (
     column_schema,
     described,
     description_page,
-    edge_schema,
-    new_example,
     responses,
 )
 from graphcl.serving.requests import ARROW, Asked, AskedError, Bounds, Reader
@@ -343,7 +341,6 @@ class _Version:
             bounds,
             features=served.num_features,
             columns=column_schema(served.preparation),
-            edge_columns=edge_schema(served.relations),
             prepare=served.prepare if has_columns else None,
         )
 
@@ -352,8 +349,7 @@ class _Version:
         """The OpenAPI document, for machines and for readers."""
         served, routes = self.served, self._inner.routes
         ids = (served.id(0), served.id(len(served.z) - 1))
-        new = new_example(served.some_neighbours(), served.preparation)
-        about = described(routes, self.read.models, self.bounds, ids, new)
+        about = described(routes, self.read.models, self.bounds, ids, served.preparation)
         return as_json(about), description_page(about, served.name).encode("utf-8", "replace")
 
     def _vectors(self, asked: Asked) -> tuple[Array, Array | None]:
@@ -411,7 +407,7 @@ class _Version:
             raise _too_heavy(self.bounds.answer_bytes)
         names, new = self._names(asked, rows), asked.new
         if new is not None:
-            found = self.served.predict_new(z, new, why=asked.why)
+            found = self.served.predict_new(z, new)
         else:
             found = self.served.predict(np.asarray(rows), why=asked.why)
         listed = [_with_id(name, one) for name, one in zip(names, found, strict=True)]

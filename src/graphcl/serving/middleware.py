@@ -13,18 +13,18 @@ import os
 import re
 import secrets
 import select
+import sys
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from graphcl.errors import MissingExtraError
 from graphcl.memory import resident_bytes
-from graphcl.serving.log import BUG, FAILED, JSON, VERSION, WORKER, Log, now
 from graphcl.serving.requests import Bounds
-from graphcl.terminal import escaped_cell
 from graphcl.version import package_version
 
 try:
@@ -50,25 +50,9 @@ LOGIN = (
     "<button>Open</button></form></html>"
 )  # asks a browser for the token
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-DEATHS = ("graphcl_worker_deaths", "Workers that died and were replaced.")
 MOST_CLIENTS = 10_000  # addresses whose rates are remembered
 LOGGED = 300  # characters of a path in the log
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")  # what a client may call its request
-
-
-def _share_figures(folder: Path) -> None:
-    """Keeps figures that are made from now on in a folder that several processes share."""
-    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
-    prometheus.values.ValueClass = prometheus.values.get_value_class()
-
-
-def count_death(folder: Path) -> None:
-    """Counts a worker that died, in the process that watches over the workers.
-
-    The others answer for it: its figures lie in their folder.
-    """
-    _share_figures(folder)
-    prometheus.Counter(*DEATHS, registry=prometheus.CollectorRegistry()).inc()
 
 
 class Counts:
@@ -80,8 +64,9 @@ class Counts:
     """
 
     def __init__(self, paths: tuple[str, ...], folder: Path | None = None) -> None:
-        if folder is not None:
-            _share_figures(folder)
+        if folder is not None:  # both are looked at when a figure is made
+            os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
+            prometheus.values.ValueClass = prometheus.values.get_value_class()
         prometheus.disable_created_metrics()
         self._paths, self._folder = paths, folder
         self._registry = prometheus.CollectorRegistry()
@@ -92,25 +77,12 @@ class Counts:
         named = ("graphcl_request_seconds", "Seconds until an answer was sent.", ["path"])
         self._seconds = prometheus.Histogram(*named, buckets=BUCKETS, **own)
         self.embedded = prometheus.Counter("graphcl_embedded_nodes", "New nodes embedded.", **own)
-        self.versions = prometheus.Counter(
-            "graphcl_versions_loaded", "Times that a process turned to another version.", **own
-        )
-        self.failures = prometheus.Counter(
-            "graphcl_version_failures", "Versions that a process could not load.", **own
-        )
-        self.deaths = prometheus.Counter(*DEATHS, **own)
         own |= {"multiprocess_mode": "livesum"}
         self.under_way = prometheus.Gauge("graphcl_requests_under_way", "Requests.", **own)
         self._version = prometheus.Gauge("graphcl_run_version", "The version in use.", **each)
         self._memory = prometheus.Gauge("graphcl_memory_bytes", "Resident memory.", **each)
         about = prometheus.Gauge("graphcl_info", "This software.", ["version"], **each)
         about.labels(package_version()).set(1)
-
-    def event(self, name: str) -> None:
-        """Counts an event of the log, if it is one that is counted."""
-        counted = {VERSION: self.versions, FAILED: self.failures, WORKER: self.deaths}
-        if name in counted:
-            counted[name].inc()
 
     def note(self, path: str, status: int, seconds: float) -> None:
         """Counts an answer; an address that is not known counts as ``other``."""
@@ -145,15 +117,16 @@ def write_line(form: str, scope: Scope, **about: Any) -> None:
     """
     client = scope["client"][0] if scope.get("client") else "-"
     path = scope.get("raw_path", b"").decode("latin-1")[:LOGGED]
-    known = {"time": now(), "client": client, "method": scope["method"][:16], "path": path} | about
-    line = json.dumps(known) if form == JSON else " ".join(map(str, known.values()))
+    at = datetime.now(UTC).isoformat(timespec="milliseconds")
+    known = {"time": at, "client": client, "method": scope["method"][:16], "path": path} | about
+    line = json.dumps(known) if form == "json" else " ".join(map(str, known.values()))
     with suppress(OSError):
         try:
             read = select.select([], [2], [], 0)[1]
         except OSError:  # Windows says it of sockets alone
             read = [2]
         if read:
-            os.write(2, escaped_cell(line).encode("ascii", "backslashreplace") + b"\n")
+            os.write(2, line.encode("ascii", "backslashreplace") + b"\n")
 
 
 class _Rate:
@@ -217,18 +190,12 @@ class Gate:
             if not started:
                 await error_response(code, message)(scope, receive, noted)
 
-        is_head = scope["method"] == "HEAD"
-        # It is answered as GET is, without the body.
-        asked = {**scope, "method": "GET"} if is_head else scope
-
         async def noted(message: Message) -> None:
             nonlocal status, started, sent
             if message["type"] == "http.response.start":
                 status, started = message["status"], True
                 named = (b"x-request-id", own)
                 message["headers"] = [*message.get("headers", []), *_HEADERS, named]
-            if is_head and message["type"] == "http.response.body":
-                message = {**message, "body": b""}
             sent += len(message.get("body", b""))
             await send(message)
 
@@ -241,7 +208,7 @@ class Gate:
                 return
             try:
                 async with asyncio.timeout(self._bounds.seconds):
-                    await self._inner(asked, receive, noted)
+                    await self._inner(scope, receive, noted)
             except TimeoutError:
                 await refuse(503, "this took too long; ask for less, or later")
             except asyncio.CancelledError:  # the service is told to stop, and has waited
@@ -249,8 +216,7 @@ class Gate:
             except Exception as error:
                 # The one place where any error may end: a client never sees a traceback.
                 what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-                said = f"bug: {own.decode()}: {what}"
-                Log(self._log).event(BUG, said, request_id=own.decode())
+                print(f"serve: bug: {own.decode()}: {what}", file=sys.stderr, flush=True)
                 await refuse(500, "the service failed; its log says more")
         finally:
             seconds = time.perf_counter() - began

@@ -4,9 +4,10 @@ The live page is the report's map, with a form that embeds a new node and shows 
 """
 
 import json
+import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -16,7 +17,6 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from graphcl.errors import GraphCLError, MissingExtraError
-from graphcl.graphs.relation import Relation
 from graphcl.reporting.contents import Contents, gather
 from graphcl.reporting.page import (
     PAGES,
@@ -26,12 +26,9 @@ from graphcl.reporting.page import (
     script_digest,
     script_json,
 )
-from graphcl.serving.log import MAP, Log
 from graphcl.serving.requests import ARROW, JSON, Bounds
 from graphcl.serving.run import ServedRun
-from graphcl.tabular.edge_rows import described_columns
 from graphcl.tabular.preparation import (
-    AGE,
     CATEGORY,
     DATE,
     DURATION,
@@ -134,7 +131,7 @@ def described(
     models: Mapping[str, type[BaseModel]],
     bounds: Bounds,
     ids: tuple[Any, Any],
-    new: dict[str, Any],
+    preparation: Preparation | None = None,
 ) -> dict[str, Any]:
     """Returns the OpenAPI document, which FastAPI makes, with the bodies of questions.
 
@@ -143,7 +140,7 @@ def described(
         models: what bodies may hold.
         bounds: what a request may ask.
         ids: two nodes, for the examples.
-        new: a new node, likewise.
+        preparation: what becomes of the columns of the training's table; None without one.
     """
     about = get_openapi(
         title="GraphCL",
@@ -163,7 +160,7 @@ def described(
             content = {
                 JSON: {
                     "schema": named[models[address.name], "validation"],
-                    "examples": _examples(address, ids, new),
+                    "examples": _examples(address, ids, preparation),
                 },
                 ARROW: {},
             }
@@ -173,74 +170,20 @@ def described(
     return about
 
 
-def _examples(address: Address, ids: tuple[Any, Any], new: dict[str, Any]) -> dict[str, Any]:
+def _examples(
+    address: Address, ids: tuple[Any, Any], preparation: Preparation | None
+) -> dict[str, Any]:
     """Returns a body for each kind of question."""
+    new: dict[str, Any] = {"features": {"0": 1.0}, "neighbors": list(ids)}
+    if preparation is not None and preparation.columns:
+        shown = {column.name: _example(column) for column in preparation.columns}
+        new = {"columns": shown, "neighbors": list(ids)}
     asked = {"ids": list(ids), "new": [new], "pairs": [list(ids)]}
     k = {"k": 3} if "k" in address.takes else {}
     return {
         key: {"value": {key: value, **({} if key == "pairs" else k)}}
         for key, value in asked.items()
         if key in address.takes
-    }
-
-
-def new_example(
-    near: Sequence[tuple[Any, Relation]], preparation: Preparation | None
-) -> dict[str, Any]:
-    """Returns a new node as a request may describe it.
-
-    Args:
-        near: neighbours, each with the relation of its edge.
-        preparation: what becomes of the columns of the training's table; None without one.
-    """
-    new: dict[str, Any] = {"features": {"0": 1.0}}
-    if preparation is not None and preparation.columns:
-        new = {"columns": {column.name: _example(column) for column in preparation.columns}}
-    new["neighbors"] = [name for name, _ in near]
-    edges = [_edge_example(relation) for _, relation in near]
-    if any(one is not None for one in edges):
-        new["edges"] = edges
-    return new
-
-
-def _edge_example(relation: Relation) -> Any:
-    if not relation.num_edge_features:
-        return None
-    if relation.preparation is None:
-        return [0.0] * relation.num_edge_features
-    return {column.name: _example(column) for column in described_columns(relation)}
-
-
-def edge_schema(relations: Sequence[Relation]) -> dict[str, Any] | None:
-    """Returns the JSON schema of what a request says of an edge; None if edges have no columns."""
-    known: list[dict[str, Any]] = []
-    for relation in relations:
-        if not relation.num_edge_features:
-            continue
-        if relation.preparation is None:
-            width = relation.num_edge_features
-            numbers = {"type": "array", "items": {"type": "number"}}
-            known.append({**numbers, "minItems": width, "maxItems": width})
-        else:
-            known.append(_edge_columns(relation))
-    return {"anyOf": [*known, {"type": "null"}]} if known else None
-
-
-def _edge_columns(relation: Relation) -> dict[str, Any]:
-    """Returns the schema of the columns of a relation's edges; a time may be left out."""
-    required = described_columns(relation)
-    properties = {column.name: _column(column) for column in required}
-    for column in relation.preparation.columns:
-        if column.kind == AGE:
-            kind = ["string", "null"] if column.clock else ["number", "null"]
-            said = "when the edge was made; null, or left out: now"
-            properties[column.name] = {"type": kind, "description": said}
-    return {
-        "type": "object",
-        "title": relation.name,
-        "required": [column.name for column in required],
-        "additionalProperties": False,
-        "properties": properties,
     }
 
 
@@ -295,14 +238,13 @@ class PageMaker:
 
     Args:
         layout: ``pca`` or ``umap``.
-        log: is told if it could not be drawn.
 
     Attributes:
         thread: draws it.
     """
 
-    def __init__(self, layout: str = "pca", log: Log | None = None) -> None:
-        self._layout, self._log = layout, log or Log()
+    def __init__(self, layout: str = "pca") -> None:
+        self._layout = layout
         self._drawn: LivePage | None = None
         self._of: Callable[[], ServedRun | None] = lambda: None
         self.thread: threading.Thread | None = None
@@ -323,7 +265,7 @@ class PageMaker:
             contents = gather(served.path, None, node_type=served.node_type, **how)
             self._drawn = live_page(contents, served)
         except (GraphCLError, OSError) as error:
-            self._log.event(MAP, f"no map: {error}")
+            print(f"serve: no map: {error}", file=sys.stderr, flush=True)
 
 
 def live_page(contents: Contents, served: ServedRun) -> LivePage:

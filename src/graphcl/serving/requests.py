@@ -39,7 +39,7 @@ TEXT_LENGTH = 4096  # of an id
 PAUSE = 1e-8  # seconds for each byte
 _LARGE = threading.Lock()
 AT_ONCE = 1 << 16  # bytes of JSON that are read without a pause
-OF_A_NODE = ("features", "columns", "neighbors", "weights", "edges")
+OF_A_NODE = ("features", "columns", "neighbors", "weights")
 KINDS = ("ids", "new", "pairs")  # a body has one of them
 Prepare = Callable[[Sequence[Mapping[str, Any]]], Array]
 
@@ -74,8 +74,8 @@ class Bounds:
 
     @property
     def lists(self) -> int:
-        """Lists and objects of a body: five of each new node, its edges, and those between them."""
-        return max(10_000, 6 * self.nodes + 2 * self.neighbours)
+        """Lists and objects of a body: four of each new node, and the edges between them."""
+        return max(10_000, 5 * self.nodes + self.neighbours)
 
 
 class AskedError(GraphError):
@@ -99,15 +99,12 @@ class New:
         neighbours: ids of each node's neighbours.
         weights: in the same form, or None.
         edges: pairs of new nodes, with a weight or without.
-        edge_columns: of each node's edges to its neighbours, a value for each column by its name,
-            or features; None where no node has any.
     """
 
     features: Array
     neighbours: list[list[str]]
     weights: list[list[float]] | None = None
     edges: list[list[float]] = field(default_factory=list)
-    edge_columns: list[Any] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,12 +158,6 @@ Id = Annotated[
 Pair = Annotated[list[Id], FailFast(), Field(min_length=2, max_length=2)]
 Edge = Annotated[list[float], FailFast(), Field(min_length=2, max_length=3)]
 _absent: Any = Field(default_factory=lambda: None)
-WHY = (
-    "give reasons, too: by how much the answer would change if own columns, neighbours or a single "
-    "column were those of the average node. Above 0 they speak for the class in `towards`: of two "
-    "classes the wanted one, of more the predicted one; of a number, for a higher value"
-)
-EDGES = "of each of neighbors: what the list of edges says of it, by the names of its columns"
 ALL, SOME = "all features", "some features"
 
 
@@ -178,7 +169,6 @@ class Reader:
         bounds: what is allowed.
         features: of a node.
         columns: the JSON schema of the columns of the user's table; None if the run has no table.
-        edge_columns: that of the columns of an edge; None if edges have none.
         prepare: turns such columns into features.
 
     Attributes:
@@ -192,7 +182,6 @@ class Reader:
         *,
         features: int,
         columns: dict[str, Any] | None = None,
-        edge_columns: dict[str, Any] | None = None,
         prepare: Prepare | None = None,
     ) -> None:
         self._bounds, self._features, self._prepare = bounds, features, prepare
@@ -210,9 +199,6 @@ class Reader:
         some = TypeAliasType("Some", Annotated[dict[str, float], by_number])  # type: ignore[misc]
         both: Any = Annotated[row, Tag(ALL)] | Annotated[some, Tag(SOME)]
         raw = WithJsonSchema(columns or {})
-        edge: Any = Annotated[
-            dict[str, Any] | list[float] | None, WithJsonSchema(edge_columns or {})
-        ]
         near, edges = bounds.neighbours, "edges among new nodes: their places in new, and a weight"
         node: Any = create_model(
             "NewNode",
@@ -221,18 +207,9 @@ class Reader:
             columns=(Annotated[dict[str, Any], raw], _absent),
             neighbors=(many(Id, near), Field(default_factory=list)),
             weights=(many(float, near), _absent),
-            edges=(many(edge, near), Field(default_factory=lambda: None, description=EDGES)),
         )
-        # What a run does not take is refused with the reason, and not described.
-        untaken = [
-            name for name, taken in (("columns", columns), ("edges", edge_columns)) if taken is None
-        ]
-
-        def describe(said: dict[str, Any]) -> None:
-            for name in untaken:
-                said["properties"].pop(name)
-
-        node.model_config["json_schema_extra"] = describe
+        if columns is None:  # it is refused with the reason, and not described
+            node.model_config["json_schema_extra"] = lambda said: said["properties"].pop("columns")
         limit = f"of each node; nodes times k may be {bounds.answers} at most"
         fields: dict[str, Any] = {
             "ids": (many(Id, bounds.nodes, 1), _absent),
@@ -240,7 +217,7 @@ class Reader:
             "edges": (many(Edge, near), Field(default_factory=lambda: None, description=edges)),
             "pairs": (many(Pair, bounds.nodes, 1), _absent),
             "k": (int, Field(min(10, bounds.k), ge=1, le=bounds.k, description=limit)),
-            "why": (bool, Field(False, description=WHY)),
+            "why": (bool, Field(False, description="of ids: give reasons, too")),
         }
         self.models: dict[str, type[BaseModel]] = {}
         for name, keys in takes.items():
@@ -282,12 +259,14 @@ class Reader:
         edges, why = getattr(body, "edges", None), getattr(body, "why", False)
         if edges is not None and kinds != ["new"]:
             raise AskedError("edges are of new nodes; give new")
+        if why and kinds != ["ids"]:
+            raise AskedError("why goes with ids")
         k, number = getattr(body, "k", None), len(given[kinds[0]] or ())
         if k is not None and kinds != ["pairs"] and number * k > self._bounds.answers:
             said = f"nodes times k may be {self._bounds.answers} at most; got {number} times {k}"
             raise AskedError(f"{said}; ask for fewer nodes at a time", 413)
         if kinds == ["new"]:
-            return Asked(new=self._new(body.new, edges or []), k=k or 0, why=why)
+            return Asked(new=self._new(body.new, edges or []), k=k or 0)
         return Asked(given["ids"], None, given["pairs"], k or 0, why)
 
     def _new(self, nodes: list[Any], edges: list[list[float]]) -> New:
@@ -309,15 +288,7 @@ class Reader:
             if self._prepare is None:
                 raise AskedError("the run was not trained on a table with columns; give features")
             rows[list(raw)] = self._prepare(list(raw.values()))
-        told = [one.edges for one in nodes]
-        for place, one in enumerate(nodes):
-            if one.edges is not None and len(one.edges) != len(one.neighbors):
-                raise AskedError(
-                    f"new.{place}: has {len(one.neighbors)} neighbors and {len(one.edges)} edges; "
-                    "give one of each neighbor, null where it has no columns"
-                )
-        of_edges = None if all(one is None for one in told) else told
-        return New(rows, [one.neighbors for one in nodes], weights or None, edges, of_edges)
+        return New(rows, [one.neighbors for one in nodes], weights or None, edges)
 
     def _row(self, given: Any) -> Array:
         """Returns one row, of all features or of some by their numbers."""

@@ -4,28 +4,26 @@ The version that answers is turned to another one while requests go on.
 """
 
 import gc
-import shlex
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from graphcl.answers.answering import Answerer, chosen_rival, rivals_of, share_factors
-from graphcl.answers.choice import Choice, kept_choice
 from graphcl.answers.evidence import embedding_parts
 from graphcl.answers.inputs import KnownLabels, known_labels
-from graphcl.answers.learning import learn
+from graphcl.answers.learning import Learned, learn
 from graphcl.answers.link_model import CosineScores
 from graphcl.answers.linking import ModelScores
-from graphcl.answers.reasons import Reason, towards
+from graphcl.answers.predicted import explain
 from graphcl.answers.similar import nearest_without, stored_index
 from graphcl.arrays import Array
-from graphcl.errors import GraphCLError, GraphError, ParameterError, RunError
+from graphcl.errors import GraphCLError, GraphError, RunError
 from graphcl.estimator.inference import Live, NoSuchNodeError
 from graphcl.estimator.model import GraphCL
 from graphcl.evaluation.unsupervised import EXACT_ROWS, unit_rows
@@ -33,11 +31,9 @@ from graphcl.graphs.collection import GraphCollection
 from graphcl.graphs.edges import reverse_order
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
-from graphcl.graphs.relation import Relation
 from graphcl.runs import files as runs
 from graphcl.runs.nodes import describe_nodes, read_nodes, run_types, type_folder
 from graphcl.runs.versions import Mark, run_root
-from graphcl.serving.log import FAILED, VERSION, Log
 from graphcl.serving.requests import New
 from graphcl.tabular.kinds import prepare_rows
 from graphcl.tabular.preparation import read_preparation
@@ -145,12 +141,7 @@ class ServedRun:
         few = len(self.z) <= EXACT_ROWS
         self._unit = unit_rows(self.z) if few else None
         self._index: Any = None if few else self._index_after(before)
-        self.choice: Choice = kept_choice(self.path, self.node_type)
         self._labels = self._known_labels()
-        classes = () if self._labels is None else self._labels.classes
-        if self.choice.wanted is not None and self.choice.wanted not in map(str, classes):
-            # Labels may have changed since: the rarer class is looked for, as if nothing was said.
-            self.choice = replace(self.choice, wanted=None, threshold=None)
         self._within: list[tuple[Any, Any]] = []  # edges among nodes of the type, both ways
         for one in self.graph.relations.values():
             if one.source == one.target == own.name:
@@ -176,7 +167,7 @@ class ServedRun:
     @property
     def can_predict(self) -> bool:
         """Whether the run has labels to learn from."""
-        return self._labels is not None and not self.unserved
+        return self._labels is not None
 
     @property
     def num_classes(self) -> int:
@@ -217,11 +208,11 @@ class ServedRun:
     @property
     def is_ready(self) -> bool:
         """Whether the labels are learned, if there are any."""
-        return not self.can_predict or self._labels_learner.done.done()
+        return self._labels is None or self._labels_learner.done.done()
 
     def learn(self) -> None:
         """Begins to learn the labels."""
-        if self.can_predict:
+        if self._labels is not None:
             self._labels_learner.begin(self._learn_labels)
 
     def learn_as(self, before: "ServedRun") -> None:
@@ -234,67 +225,40 @@ class ServedRun:
                 learner.done.exception()  # waits; a fault is raised where somebody asks
 
     def _known_labels(self) -> KnownLabels | None:
-        given, split = self.nodes.y, self.nodes.split_codes
+        given = self.nodes.y
         if given is None:
             return None
-        known = known_labels(given, self.nodes.ids, self.nodes.class_names, stored=True)
-        if self.choice.learn == "train" and split is not None:
-            known = known.only(np.isin(split, (1, 2)))
+        known = known_labels(given, self.nodes.ids, self.nodes.class_names)
         if known.number:
             return known if known.known.any() else None
         counts = known.targets[known.known].sum(axis=0)
         varied = ((counts > 0) & (counts < known.known.sum())).sum()
         return known if varied >= (1 if known.several else 2) else None
 
-    def _fit_labels(self) -> Answerer:
-        """Returns the model that answers; the first call begins to fit it.
+    def _fit_labels(self) -> Learned:
+        """Returns the probe and what it looks at; the first call begins to fit it.
 
         Raises:
-            UnknownError: there are no labels that the service can learn from.
+            UnknownError: there are no labels.
             NotYetError: it is still being fitted.
         """
-        if self.unserved:
-            raise UnknownError(f"{self.name}: {self.unserved}")
         if self._labels is None:
             raise UnknownError(f"{self.name}: has no labels to learn from")
-        answerer: Answerer = self._labels_learner.result(self._learn_labels)
-        return answerer
+        learned: Learned = self._labels_learner.result(self._learn_labels)
+        return learned
 
-    @property
-    def unserved(self) -> str:
-        """Why predictions are not served although the run has labels; empty if they are.
-
-        No answer is better than one that differs from the answer that the run keeps and shows.
-        """
-        if self._labels is None or self.choice.labels is None:
-            return ""
-        return (
-            f"its kept predictions were learned from the labels in {self.choice.labels}, which the "
-            "service does not have; to serve predictions from the run's own labels, ask for them: "
-            f"graphcl predict {shlex.quote(self.name)}"
-        )
-
-    def _learn_labels(self) -> Answerer:
-        """Learns as `predict` did; the run keeps it for other workers, and for the next start."""
+    def _learn_labels(self) -> Learned:
+        """Learns as `predict` does; the run keeps it for other workers, and for the next start."""
         assert self._labels is not None
-        known, choice = self._labels, self.choice
-        labelled = np.flatnonzero(known.known)
+        known, labelled = self._labels, np.flatnonzero(self._labels.known)
         if len(labelled) > MOST_LABELLED:
             some = np.random.default_rng(0).choice(labelled, MOST_LABELLED, replace=False)
             known = known.only(np.isin(np.arange(len(known.known)), some))
-        how: Any = {"graph": self._seen, "parts": self._parts, "folder": self.folder}
-        ids = self.nodes.ids
         try:
-            learned = learn(self.z, ids, known, level=choice.level, seed=choice.seed, **how)
-            rivals = [] if choice.using is None else rivals_of(known, self._seen, ids, choice.seed)
-            rival = chosen_rival(rivals, choice.using)
-            if rival is not None:
-                # Both are fitted now: no request should wait for that.
-                rival.fit_now()
-            factor = share_factors(known, choice.shares)
-        except (GraphError, ParameterError) as error:  # of a sample: one class alone
+            how: Any = {"graph": self._seen, "parts": self._parts, "folder": self.folder}
+            return learn(self.z, self.nodes.ids, known, **how)
+        except GraphError as error:  # of a sample: one class alone
             raise UnknownError(str(error)) from None
-        return Answerer(learned, self._seen, ids, rival, factor, choice.level)
 
     def rows(self, ids: list[str]) -> Array:
         """Returns the rows of nodes.
@@ -306,24 +270,6 @@ class ServedRun:
             return self.live.rows_of(np.array(ids, dtype=object))
         except GraphError as error:
             raise UnknownError(str(error)) from None
-
-    @property
-    def relations(self) -> list[Relation]:
-        """The relations that a new node may have edges of."""
-        every = self.graph.relations.values()
-        return [one for one in every if self.live.nodes.name in (one.source, one.target)]
-
-    def some_neighbours(self) -> list[tuple[str, Relation]]:
-        """Returns neighbours that a new node could name, each with its relation, for examples."""
-        if self.node_type is None:
-            relation = self.relations[0]
-            return [(self.id(0), relation), (self.id(len(self.z) - 1), relation)]
-        found = []
-        for relation in self.relations:
-            own = relation.source == self.node_type
-            other = self.graph.nodes[relation.target if own else relation.source]
-            found.append((f"{':'.join(relation.key)}/{other.ids[0]}", relation))
-        return found
 
     def id(self, row: int) -> Any:
         """Returns the id of a row, of the graph's kind: a number or a text."""
@@ -343,11 +289,7 @@ class ServedRun:
         """Returns the exact embeddings of new nodes."""
         try:
             return self.live.embed_new(
-                new.features,
-                new.neighbours,
-                edges=new.edges or None,
-                weights=new.weights,
-                edge_columns=new.edge_columns,
+                new.features, new.neighbours, edges=new.edges or None, weights=new.weights
             )
         except NoSuchNodeError as error:
             raise UnknownError(str(error)) from None
@@ -435,44 +377,31 @@ class ServedRun:
     def predict(self, rows: Array, *, why: bool = False) -> list[dict[str, Any]]:
         """Returns labels with calibrated probabilities.
 
-        A node with a label gets the probabilities of a model that has not seen it.
+        A node with a label gets the probabilities of a probe that has not seen it.
 
         Args:
             rows: the nodes.
-            why: give reasons, too; see `graphcl.answers.reasons`.
+            why: give reasons, too; see `graphcl.answers.predicted`.
 
         Raises:
             UnknownError: the run has no labels.
             NotYetError: they are still being learned.
         """
-        answerer = self._fit_labels()
-        answers = answerer.of_rows(rows)
-        reasons = []
-        if why:
-            reasons = answerer.reasons(rows, self._places(answers))
-        return self._predictions(answers, reasons)
-
-    def predict_new(self, z: Array, new: New, *, why: bool = False) -> list[dict[str, Any]]:
-        """Returns labels of new nodes, likewise; `z` are their embeddings."""
-        answerer, x = self._fit_labels(), np.asarray(new.features, np.float32)
-        near = [self.joined(some) for some in new.neighbours]
-        answers = answerer.of_new(z, x, near)
-        reasons = []
-        if why:
-            reasons = answerer.reasons_of_new(z, x, near, self._places(answers))
-        return self._predictions(answers, reasons)
-
-    def _places(self, answers: Array) -> Array:
-        """Returns the output that the reasons of each node are towards."""
-        assert self._labels is not None
-        return towards(self._labels, answers, self.choice.wanted)[1]
-
-    def _predictions(self, answers: Array, reasons: list[Reason]) -> list[dict[str, Any]]:
-        """Returns answers as JSON has them; all of them have a reason, or none has."""
+        learned = self._fit_labels()
+        answers = learned.with_held_out(learned.of_rows(rows), rows)
         found = [self._prediction(one) for one in answers]
-        for one, reason in zip(found, reasons, strict=False):
-            one["why"] = {"text": str(reason), **asdict(reason)}
+        if why:
+            places = answers.argmax(axis=1) * (not learned.known.number)
+            how: Any = {"graph": self._seen, "ids": self.nodes.ids}
+            for one, reason in zip(found, explain(learned, rows, places, **how), strict=False):
+                one["why"] = {"text": str(reason), **asdict(reason)}
         return found
+
+    def predict_new(self, z: Array, new: New) -> list[dict[str, Any]]:
+        """Returns labels of new nodes, likewise; `z` are their embeddings."""
+        near = [self.joined(some) for some in new.neighbours]
+        found = self._fit_labels().of_new(z, np.asarray(new.features, np.float32), near)
+        return [self._prediction(one) for one in found]
 
     def _prediction(self, probabilities: Array) -> dict[str, Any]:
         labels = self._labels
@@ -485,10 +414,6 @@ class ServedRun:
             chosen = [name for name, share in shares.items() if share > 0.5]
             return {"labels": chosen, "probabilities": shares}
         best = int(probabilities.argmax())
-        if self.choice.threshold is not None and labels.is_binary:
-            wanted = labels.wanted(self.choice.wanted)
-            called = bool(probabilities[wanted] >= self.choice.threshold)
-            best = wanted if called else 1 - wanted
         return {
             "label": labels.classes[best],
             "probability": float(probabilities[best]),
@@ -506,7 +431,6 @@ class Current:
     Args:
         load: returns the version in use, all of it; it is given the one before, or None.
         mark: returns what changes with the version in use.
-        on_event: is told of another version, and of one that could not be loaded, as `Log.event`.
 
     Attributes:
         served: the version.
@@ -516,10 +440,8 @@ class Current:
         self,
         load: Callable[[ServedRun | None], ServedRun],
         mark: Callable[[], Mark] = lambda: (),
-        on_event: Callable[..., object] | None = None,
     ) -> None:
         self._load, self._mark = load, mark
-        self._on_event = on_event or Log().event
         self._seen, self._again = mark(), 0.0
         self._failed: Mark | None = None
         self._closed = threading.Event()
@@ -545,7 +467,6 @@ class Current:
         mark = self._mark()
         if mark == self._seen or (mark == self._failed and time.monotonic() < self._again):
             return
-        began, before = time.monotonic(), self.served.version
         try:
             fresh = self._load(self.served)
             fresh.learn_as(self.served)
@@ -553,10 +474,8 @@ class Current:
             said = str(error) if isinstance(error, GraphCLError) else f"bug: {error!r}"
             if self._mark() == mark:
                 self._failed, self._again = mark, time.monotonic() + AGAIN
-                self._on_event(FAILED, f"stays at version {before}: {said}", version=before)
+                text = f"serve: stays at version {self.served.version}: {said}"
+                print(" ".join(text.split())[:500], file=sys.stderr, flush=True)
             return
         self.served, self._seen = fresh, mark
-        seconds = round(time.monotonic() - began, 2)
-        text = f"version {fresh.version} answers, after version {before} (loaded in {seconds} s)"
-        self._on_event(VERSION, text, version=fresh.version, before=before, seconds=seconds)
         gc.collect()

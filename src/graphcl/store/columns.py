@@ -2,9 +2,8 @@
 
 Names are used in place of an array. They stay on disk and return plain arrays when indexed.
 
-This is the only place where ids become rows. An id is an integer or a text, and counts as its text
-where it is looked for: 7 and "7" are one id, and "007" is another. That is why the ids of a type of
-nodes are all integers or all texts. Of nodes with the same id, the first is meant.
+This is the only place where ids become rows. An id counts as its text: 7 and "7" are one id, and
+"007" is another. Of nodes with the same id, the first is meant.
 """
 
 import re
@@ -168,15 +167,14 @@ class Ids:
             return np.where(fits, self._find_numbers(np.array(values, limits.dtype)), -1)
         return self._find_numbers(given)
 
-    def rows(self, wanted: Any, owner: str, error: type[Exception]) -> Integers:
-        """Returns the row of each id, or of a single one.
+    def rows(self, wanted: Iterable[Any], owner: str, error: type[Exception]) -> Integers:
+        """Returns the row of each id.
 
         Raises:
-            error: a value cannot be an id, or no node has it; the message suggests a similar one.
+            error: no node has the id; the message suggests a similar one.
         """
-        numbers = isinstance(wanted, np.ndarray) and wanted.dtype.kind in "iu" and wanted.ndim == 1
-        listed = [wanted] if _is_single(wanted) else wanted
-        asked: Any = wanted if numbers else plain_ids(listed, owner, error)
+        numbers = isinstance(wanted, np.ndarray) and wanted.dtype.kind in "iu"
+        asked: Any = wanted if numbers else [_plain(one) for one in wanted]
         found = self.find(asked)
         if (found < 0).any():
             first = str(asked[int(np.argmax(found < 0))])
@@ -209,9 +207,13 @@ class Ids:
             error,
         )
         if nodes is not None:
-            if isinstance(nodes, slice) or _are_booleans(nodes):
-                raise error(f"{owner}: nodes are ids; give a mask or a range as rows=")
-            return self.rows(nodes, owner, error)
+            demand(
+                not isinstance(nodes, slice) and np.asarray(nodes).dtype.kind != "b",
+                f"{owner}: nodes are ids; give a mask or a range as rows=",
+                error,
+            )
+            single = isinstance(nodes, str) or np.ndim(nodes) == 0
+            return self.rows([nodes] if single else nodes, owner, error)
         if rows is None or isinstance(rows, slice):
             return rows
         given = np.atleast_1d(np.asarray(rows))
@@ -291,119 +293,6 @@ class Ids:
         return -1
 
 
-def plain_ids(
-    values: Iterable[Any], owner: str, error: type[Exception], *, advice: str = ""
-) -> list[int | str]:
-    """Returns ids as plain integers and texts; those of NumPy, torch and Arrow are such, too.
-
-    Args:
-        values: the ids, in any sequence.
-        owner: begins messages.
-        error: what is raised.
-        advice: what converts the values, for messages; empty proposes a call for each.
-
-    Raises:
-        error: a value is neither an integer nor a text, or it is a boolean.
-    """
-    if isinstance(values, np.ndarray) and values.dtype.kind in "iuU" and values.ndim == 1:
-        listed: list[int | str] = values.tolist()
-        return listed
-    converted = [_plain(value) for value in values]
-    for place, value in enumerate(converted):
-        if isinstance(value, bool) or not isinstance(value, int | str):
-            missing = next((at for at, one in enumerate(converted) if _is_missing(one)), place)
-            raise error(f"{owner}: {_wrong_id(converted[missing], missing, advice)}")
-    return converted
-
-
-def ids_of_one_kind(
-    values: Iterable[Any], owner: str, error: type[Exception], *, as_texts: str
-) -> list[int] | list[str]:
-    """Returns the ids of the nodes of one type: all integers or all texts, none of them empty.
-
-    Args:
-        values: the ids, in the order of the nodes.
-        owner: begins messages.
-        error: what is raised.
-        as_texts: what converts the ids to texts, for messages.
-
-    Raises:
-        error: a value is neither an integer nor a text, some are integers and others texts, or a
-            text cannot be an id.
-    """
-    ids = plain_ids(values, owner, error, advice=as_texts)
-    first_text = next((place for place, one in enumerate(ids) if isinstance(one, str)), None)
-    first_integer = next((place for place, one in enumerate(ids) if isinstance(one, int)), None)
-    if first_text is not None and first_integer is not None:
-        raise error(f"{owner}: {_two_kinds(ids, first_integer, first_text, as_texts)}")
-    if first_text is None:
-        return [one for one in ids if isinstance(one, int)]
-    texts = [one for one in ids if isinstance(one, str)]
-    for place, text in enumerate(texts):
-        if not text:
-            raise error(f"{owner}: the id of node {place} is an empty text; every node needs an id")
-        if "\0" in text:
-            raise error(f"{owner}: the id of node {place} contains a NUL byte; remove it")
-        if _SURROGATE.search(text):
-            raise error(f"{owner}: the id of node {place}, {text!r}, is not valid Unicode")
-    return texts
-
-
-def _two_kinds(ids: list[int | str], integer: int, text: int, as_texts: str) -> str:
-    """Says that ids are of two kinds, of which the nodes `integer` and `text` are examples."""
-    places = {one: place for place, one in enumerate(ids) if isinstance(one, str)}
-    for place, one in enumerate(ids):
-        if isinstance(one, int) and str(one) in places:
-            return (
-                f"nodes {place} and {places[str(one)]} have the ids {one} and {str(one)!r}, which "
-                "are the same id; each node has its own"
-            )
-    return (
-        f"the id {ids[integer]} of node {integer} is an integer, and the id {ids[text]!r} of node "
-        f"{text} is a text; a graph has ids of one kind: convert them with {as_texts}"
-    )
-
-
-def _is_missing(value: Any) -> bool:
-    """Returns whether a value says that there is none: None, NaN, or what pandas has for them."""
-    if value is None or type(value).__name__ in ("NAType", "NaTType"):
-        return True
-    return isinstance(value, float) and value != value
-
-
-def _wrong_id(value: Any, place: int, advice: str) -> str:
-    """Says that a value cannot be an id, and what to do."""
-    if _is_missing(value):
-        return f"the id at place {place} is {value!r}, which is no value; every node needs an id"
-    if isinstance(value, float) and value.is_integer():
-        advice = f"int({value!r}) is one"
-    elif isinstance(value, bytes):
-        advice = f"{value!r}.decode() is one"
-    else:
-        advice = f"convert them with {advice or 'str(…)'}"
-    kind = type(value).__name__
-    return f"the id at place {place} is {value!r} ({kind}); ids are integers or texts: {advice}"
-
-
-def _is_single(nodes: Any) -> bool:
-    """Returns whether a caller gave one id rather than several."""
-    return isinstance(nodes, str | bytes) or not hasattr(nodes, "__iter__") or _is_scalar(nodes)
-
-
-def _are_booleans(values: Any) -> bool:
-    """Returns whether a caller gave a mask where ids are expected."""
-    if _is_single(values):
-        return isinstance(_plain(values), bool)
-    if hasattr(values, "dtype"):
-        return str(values.dtype).lower() in ("bool", "boolean", "torch.bool")
-    return any(isinstance(_plain(value), bool) for value in values)
-
-
-def _is_scalar(value: Any) -> bool:
-    """Returns whether a value is one number of NumPy or torch."""
-    return getattr(value, "ndim", None) == 0
-
-
 def entry_places(starts: Integers, lengths: Integers) -> Integers:
     """Returns the places of all entries of rows that begin at `starts`."""
     found: Integers = np.repeat(starts - (lengths.cumsum() - lengths), lengths)
@@ -441,7 +330,4 @@ def _among(names: Names, wanted: list[str]) -> dict[str, int]:
 
 
 def _plain(value: Any) -> Any:
-    """Returns a single value of NumPy, torch or Arrow as Python has it."""
-    if hasattr(value, "as_py"):
-        return value.as_py()
-    return value.item() if _is_scalar(value) and hasattr(value, "item") else value
+    return value.item() if isinstance(value, np.generic) else value

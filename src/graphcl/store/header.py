@@ -36,7 +36,6 @@ HEADER, PART = "store.json", "part.json"
 HEADER_BYTES = 1 << 24  # 4,096 parts of a hundred types
 ORDERS = ("neighbours", "hash", "as-is")
 MASKS = ("train_mask", "val_mask", "test_mask")
-SPLITS = "splits"  # the masks of all splits, if there are several
 MOST_PARTS = 4096  # so that `store.json` stays small
 _STORE = {"name": str, "build": str, "order": str, "parts": tuple[str, ...], "source": dict}
 _STORE |= {"types": tuple[dict, ...], "relations": tuple[dict, ...]}  # type: ignore[type-arg]

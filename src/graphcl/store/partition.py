@@ -36,7 +36,7 @@ from graphcl.kernels.placing import (
     place_by_neighbours,
 )
 from graphcl.store.columns import Names, entry_places
-from graphcl.store.header import MASKS, MOST_PARTS, ORDERS, SPLITS, Key, Store, read_store
+from graphcl.store.header import MASKS, MOST_PARTS, ORDERS, Key, Store, read_store
 from graphcl.store.reader import Edges, open_part
 from graphcl.store.writer import ArrayWriter, StoreWriter, build_id
 
@@ -525,8 +525,7 @@ def write_rows(
     """Writes what belongs to nodes: features, labels, masks and ids."""
     x: Any = fields.get("x")
     ids = fields.get("node_ids")
-    kept = ("y", *MASKS, SPLITS)
-    tables: dict[str, Array] = {name: fields[name] for name in kept if name in fields}
+    tables: dict[str, Array] = {name: fields[name] for name in ("y", *MASKS) if name in fields}
     if scipy.sparse.issparse(x):
         for writer in writers:
             writer.num_features = int(x.shape[1])

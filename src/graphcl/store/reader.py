@@ -6,7 +6,6 @@ A part has `.npy` files in a folder for each type and for each direction of a re
     x_indptr, x_indices, x_data    instead of x: sparse features
     y                       labels [N] or [N, labels], int64; a number to predict [N], float64
     train_mask, val_mask, test_mask       [N], bool
-    splits                  [N, splits, 3], bool: if there are several, the masks of each
     node_ids                integers [N]; text is node_ids (UTF-8, uint8) and node_id_offsets
     rows                    the number that each node had before, if the store was divided
 
@@ -49,7 +48,6 @@ from graphcl.store.columns import Names, entry_places, table_rows
 from graphcl.store.header import (
     MASKS,
     PART,
-    SPLITS,
     Key,
     Store,
     StoredType,
@@ -70,7 +68,6 @@ NODE_DTYPES = {
     "train_mask": ("bool",),
     "val_mask": ("bool",),
     "test_mask": ("bool",),
-    "splits": ("bool",),
     "node_ids": ("int64", "uint64", "int32", "uint8"),
     "node_id_offsets": ("int64",),
     "rows": ("int64",),
@@ -322,7 +319,7 @@ def _node_fields(folder: Path, listed: Listed, nodes: int, features: int) -> dic
     """Maps the nodes of a type; a part may lack nodes of it."""
     arrays = {name: _map_array(folder, name, NODE_DTYPES, one) for name, one in listed.items()}
     _check_shapes(folder, arrays, nodes, features)
-    kept = ("y", *MASKS, SPLITS, "rows")
+    kept = ("y", *MASKS, "rows")
     fields: dict[str, Any] = {name: arrays[name] for name in kept if name in arrays}
     if features:
         fields["x"] = _features(folder, arrays, features)
@@ -398,8 +395,6 @@ def _check_shapes(folder: Path, arrays: Mapping[str, Array], nodes: int, feature
     }
     if "y" in arrays:  # one label per node, or several
         expected["y"] = (nodes, *arrays["y"].shape[1:2])
-    if SPLITS in arrays:
-        expected[SPLITS] = (nodes, *arrays[SPLITS].shape[1:2], len(MASKS))
     if "node_ids" in arrays:
         expected["node_ids"] = (arrays["node_ids"].size if text else nodes,)
         demand(
@@ -487,10 +482,8 @@ def whole(
         if restored and fields.get("node_ids") is each[0].rows:
             fields.pop("node_ids", None)  # it had none
         if len(parts) > 1:
-            kept = set(fields) & {"x", "y", *MASKS, SPLITS, "node_ids"}
+            kept = set(fields) & {"x", "y", *MASKS, "node_ids"}
             fields |= {one: in_order(table, rows[name]) for one, table in columns(each, kept)}
-        if SPLITS in fields:
-            fields[SPLITS] = fields[SPLITS].transpose(1, 2, 0)
         types[name] = fields
     edges = {}
     for key, about in store.relations.items():

@@ -31,7 +31,6 @@ from graphcl.store.header import (
     MASKS,
     NOTHING,
     PART,
-    SPLITS,
     Key,
     Store,
     StoredRelation,
@@ -354,8 +353,6 @@ def write_nodes(
     for name in ("y", *MASKS):
         if fields.get(name) is not None:
             writer.write(name, fields[name])
-    if fields.get(SPLITS) is not None:
-        writer.write(SPLITS, np.ascontiguousarray(fields[SPLITS].transpose(2, 0, 1)))
     if fields.get("node_ids") is not None:
         write_names(writer, fields["node_ids"])
 
@@ -407,6 +404,11 @@ def write_names(store: ArrayWriter, names: Any) -> None:
         store.write("node_ids", names.astype(kind, copy=False))
         return
     if not isinstance(names, Names):
+        wrong = [name for name in names if not isinstance(name, str)]
+        if wrong:
+            raise GraphError(
+                f"node_ids: a store keeps integers or strings; got {wrong[0]!r}; convert them"
+            )
         names = Names.of(names)
     store.write("node_id_offsets", names.offsets)
     store.write("node_ids", names.text)

@@ -15,11 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import StoreError, counted, demand, option
-from graphcl.files.patched import Share
 from graphcl.files.remote import local, named
 from graphcl.graphs.collection import fingerprint
 from graphcl.graphs.conversion import describe_reverse, find_reverse
-from graphcl.graphs.graph import Graph, write_graph
+from graphcl.graphs.graph import Graph
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.relation import EDGE, NODE, Key, Relation
 from graphcl.graphs.structural import FEATURE_NAMES, structural_features
@@ -35,7 +34,7 @@ from graphcl.tabular.entries import (
 )
 from graphcl.tabular.features import InMemory
 from graphcl.tabular.options import FILES, TableOptions, holds_tables
-from graphcl.tabular.originals import read_cells, read_stored_cells, write_cells
+from graphcl.tabular.originals import read_cells
 from graphcl.tabular.preparation import read_preparation, write_preparation
 from graphcl.tabular.report import EdgeCounts, TableReport, Usual, head_of, said_of
 from graphcl.tabular.tables import Tables, open_tables
@@ -139,19 +138,16 @@ def fill_graph(
             own.report.notes.append(
                 Usual(f"features from the edges alone: {'; '.join(FEATURE_NAMES)}")
             )
-        cells = read_cells(own)
         if store is None:
+            cells = read_cells(own)
             nodes[name] = Nodes(name, own.num_nodes, into.x, **own.fields(), cells=cells)
             continue
         del x
         into.release("x")
         write_nodes(into, own.fields())
         nodes[name] = Nodes(name, own.num_nodes)
-        folder = nodes_name(len(nodes) - 1)
         if own.report.preparation is not None:
-            write_preparation(store.beside(folder), own.report.preparation)
-        if cells:
-            write_cells(store.beside(folder), cells)
+            write_preparation(store.beside(nodes_name(len(nodes) - 1)), own.report.preparation)
     return Graph(nodes, relations, tables.name)
 
 
@@ -404,34 +400,11 @@ def _edge_notes(table: EdgeList, kept: Mapping[Key, Relation], report: TableRepo
     return notes
 
 
-# Opening, and writing what was opened
-
-
-def write_prepared(
-    graph: Graph, path: Path, *, share: Share | None = None, before: Path | None = None
-) -> None:
-    """Writes a graph as a store that `open_prepared` opens: with preparations and cells.
-
-    Args:
-        graph: in memory, or mapped.
-        path: the folder of the store.
-        share: gives a file a second name; arrays that are mapped from files share these.
-        before: with `share`: the store of which this is a change; see `ArrayWriter`.
-    """
-    with StoreWriter(path, name=graph.name, share=share, before=before) as store:
-        write_graph(graph, store, None)
-        for number, nodes in enumerate(graph.nodes.values()):
-            if nodes.preparation is not None:
-                write_preparation(store.beside(nodes_name(number)), nodes.preparation)
-            if nodes.cells:
-                write_cells(store.beside(nodes_name(number)), nodes.cells)
-        for number, relation in enumerate(graph.relations.values()):
-            if relation.preparation is not None:
-                write_preparation(store.beside(edges_name(number)), relation.preparation)
+# Opening
 
 
 def open_prepared(path: Path) -> Graph:
-    """Opens a store, with what turned the columns of tables into its features, and their cells.
+    """Opens a store, with what turned the columns of tables into its features.
 
     Several parts are joined, in the order of the graph that was divided. The structure is scanned.
 
@@ -440,11 +413,10 @@ def open_prepared(path: Path) -> Graph:
     """
     require_room(path)
     graph = Graph.open(path)
-    nodes = {}
-    for number, (name, one) in enumerate(graph.nodes.items()):
-        beside = path / nodes_name(number)
-        cells = read_stored_cells(beside, one.num_nodes)
-        nodes[name] = replace(one, preparation=read_preparation(beside), cells=cells or None)
+    nodes = {
+        name: replace(one, preparation=read_preparation(path / nodes_name(number)))
+        for number, (name, one) in enumerate(graph.nodes.items())
+    }
     relations = {
         key: replace(one, preparation=read_preparation(path / edges_name(number)))
         for number, (key, one) in enumerate(graph.relations.items())

@@ -211,26 +211,17 @@ class IdColumn:
             ranges = {"BIGINT": (-(2**63), 2**63), "UBIGINT": (0, 2**64)}
             fits = (k for k, (a, b) in ranges.items() if high is None or (a <= low and high < b))
             return next(fits, "VARCHAR")
-        if given not in TEXTS:
-            raise GraphError(
-                f"{self.source.name}: column {self.name!r} is {given}; ids are integers or texts: "
-                f"{self._conversion(given)}"
-            )
+        demand(
+            given in TEXTS,
+            f"{self.source.name}: column {self.name!r} is {given}; ids are integers or strings: "
+            f'cast it in a query: SELECT CAST("{self.name}" AS BIGINT), …',
+        )
         whole = (
             f"regexp_full_match({column}, {_DECIMAL}) AND TRY_CAST({column} AS BIGINT) IS NOT NULL"
         )
         untyped = self.source.untyped
         plain = untyped and duck.row(f"SELECT bool_and({whole}) FROM {self.table}")[0]
         return "BIGINT" if plain else "VARCHAR"
-
-    def _conversion(self, given: str) -> str:
-        """Says how to make integers or texts of a column of another type."""
-        number = given in ("FLOAT", "DOUBLE") or given.startswith("DECIMAL")
-        kind, pandas_kind = ("BIGINT", "int64") if number else ("VARCHAR", "str")
-        query = f"SELECT * REPLACE (CAST({quoted(self.name)} AS {kind}) AS {quoted(self.name)})"
-        if is_command():
-            return f"convert it in a query: {query} FROM …"
-        return f"convert it, in a query by {query} FROM … or in pandas by .astype({pandas_kind!r})"
 
 
 def common_kind(kinds: set[str]) -> str:

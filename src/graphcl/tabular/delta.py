@@ -20,7 +20,6 @@ from graphcl.tabular import columns as table_columns
 from graphcl.tabular.build import fill_graph
 from graphcl.tabular.duck import Duck, quoted
 from graphcl.tabular.edges import find_ends
-from graphcl.tabular.labels import has_labels
 from graphcl.tabular.nodes import NodeSource, NoRowsError, NumberedNodes
 from graphcl.tabular.options import (
     BESIDE,
@@ -34,7 +33,6 @@ from graphcl.tabular.options import (
     by_name,
     having,
 )
-from graphcl.tabular.originals import Original
 from graphcl.tabular.preparation import NUMBER, Column, Preparation
 from graphcl.tabular.report import Usual, listed
 from graphcl.tabular.sources import Source, open_source
@@ -60,7 +58,6 @@ class NewNodes:
         y: labels of the rows, or None.
         class_names: their names.
         masks: the split of the rows; empty without one.
-        cells: of the table, for readers; see `graphcl.tabular.originals`.
     """
 
     ids: Array
@@ -72,7 +69,6 @@ class NewNodes:
     y: Array | None = None
     class_names: tuple[str, ...] = ()
     masks: dict[str, Array] = field(default_factory=dict)
-    cells: tuple[Original, ...] = ()
 
 
 @dataclass(eq=False)
@@ -345,9 +341,9 @@ def _new_nodes(own: Nodes, numbered: NumberedNodes, one: "_Columns | None") -> N
         one.features,
         one.absent,
         one.table,
-        **one.labels(own, rows),
+        y=None if own.y is None else own.y[:rows],
+        class_names=own.class_names,
         masks={name: mask[:rows] for name, mask in masks.items()},
-        cells=own.cells or (),
     )
 
 
@@ -368,8 +364,6 @@ class _Columns:
         table: that name.
         notes: what to say of columns that are not read.
         exact: whether there is no preparation, so that nothing says what fills a hole.
-        unlabelled: whether all cells of the label columns are empty, as those of new nodes often
-            are.
     """
 
     def __init__(self, options: TableOptions, own: Nodes, computed: int, table: str) -> None:
@@ -377,20 +371,17 @@ class _Columns:
         self.table, self.identity, self.exact = table, "", False
         self.features, self.absent = np.arange(width), tuple[str, ...]()
         self.notes: list[str] = []
-        self.unlabelled, self._own = False, own
         with Duck() as duck:  # to look at its columns; it is read later
             opened = NodeSource(duck, options.nodes, options, options.node_ids)
-            source = opened.source
-            labels = self._label_columns(duck, source, options.label)
+        source = opened.source
         if opened.matrix is not None or source is None:
             self.options = replace(options, label=(), split=None, preparation=None)
             return
         identity = self.identity = table_columns.identity(source, options.id_column)[0]
+        labels = tuple(having(source.columns, options.label))
         split = having(source.columns, [options.split] if options.split else ())
         ignored = table_columns.find_all(source, options.ignore, "ignore")
         self.options = replace(options, label=labels, split=split[0] if split else None)
-        if self.unlabelled:
-            self.options = replace(self.options, label=(), label_separator=None)
         if own.y is not None and options.label_kind == "auto":  # as those that the graph has
             kind = "number" if own.has_number else "classes"
             self.options = replace(self.options, label_kind=kind)
@@ -409,26 +400,6 @@ class _Columns:
         read = width > 0 and prepared is not None and bool(prepared.features)
         how: Any = {"preparation": prepared} if read else {"features": "structural"}
         self.options = replace(self.options, **{"preparation": None, **how})
-
-    def _label_columns(
-        self, duck: Duck, source: Source | None, names: Sequence[str]
-    ) -> tuple[str, ...]:
-        """Returns the label columns that the table has, and notes whether they are all empty."""
-        if source is None:
-            return ()
-        labels = tuple(having(source.columns, names))
-        if labels and self._own.y is not None:
-            self.unlabelled = not has_labels(duck, source, labels, self._own.class_names)
-        return labels
-
-    def labels(self, read: Nodes, rows: int) -> dict[str, Any]:
-        """Returns the labels of the table's rows and their names; `read` are nodes of the table."""
-        own = self._own
-        if self.unlabelled and own.y is not None:
-            none = np.full((rows, *own.y.shape[1:]), np.nan if own.has_number else -1, own.y.dtype)
-            return {"y": none, "class_names": own.class_names}
-        y = None if read.y is None else read.y[:rows]
-        return {"y": y, "class_names": read.class_names}
 
     def _reduce(self, source: Source, prepared: Preparation, width: int) -> Preparation:
         """Leaves out what the table does not have."""

@@ -1,6 +1,5 @@
 """A DuckDB session that spills to disk, never uses the network, and reports errors in one line."""
 
-import os
 import re
 import tempfile
 import threading
@@ -66,7 +65,6 @@ class Duck:
                 f"{tempfile.gettempdir()}, or name another folder (TMPDIR=FOLDER graphcl …)"
             ) from None
         self._branches: list[Duck] = []
-        self._links: dict[Path, Path] = {}
         # On a terminal, DuckDB's progress bar would draw over ours.
         self._connection.execute("SET enable_progress_bar = false")
 
@@ -89,23 +87,6 @@ class Duck:
         for one in (*self._branches, self):  # one that is open would keep the database
             one._connection.close()
         self._folder.cleanup()
-
-    def file(self, path: Path) -> str:
-        """Returns a file's path as an SQL string; it names this file, whatever its characters are.
-
-        DuckDB takes ``*``, ``?`` and ``[`` for a pattern: ``e[1].csv`` would be read from
-        ``e1.csv``. Its escapes do not hold for every name, nor beside every other file. So such a
-        file is read through a link in the session's folder. Whether a path is a pattern is decided
-        elsewhere, in `graphcl.tabular.sources`.
-        """
-        path = path.absolute()  # "~" and "file:" at the beginning have a meaning, too
-        if _is_plain(str(path)):
-            return literal(str(path))
-        if path not in self._links:
-            link = Path(self._folder.name) / f"link_{len(self._links)}"
-            link.symlink_to(path)
-            self._links[path] = link
-        return literal(str(self._links[path]))
 
     def run(self, sql: str, *, where: str = "tables") -> None:
         """Executes a statement; an error message begins with `where`."""
@@ -199,10 +180,7 @@ class Duck:
                 f"{tempfile.gettempdir()}; make room there, name another folder "
                 f"(TMPDIR=FOLDER graphcl …), or leave columns out with {option('ignore')}"
             )
-        said = one_line(error)
-        for path, link in self._links.items():
-            said = said.replace(str(link), str(path))
-        return GraphError(f"{where}: {said}")
+        return GraphError(f"{where}: {one_line(error)}")
 
     def columns(self, relation: str, *, where: str = "tables") -> dict[str, str]:
         """Returns the names and types of a relation's columns, in order."""
@@ -273,14 +251,9 @@ def interruptible(work: Callable[[], T], stop: Callable[[], None]) -> T:
             raise
 
 
-def exists(text: str) -> bool:
-    """Returns whether there is a file of this name; a long query is no name."""
-    return os.path.lexists(text)
-
-
 def is_query(text: str) -> bool:
-    """Returns whether `text` is SQL rather than a path; a file that exists is that file."""
-    return _QUERY.match(text) is not None and not exists(text)
+    """Returns whether `text` is SQL rather than a path."""
+    return _QUERY.match(text) is not None
 
 
 def quoted(name: str) -> str:
@@ -293,10 +266,7 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _is_plain(path: str) -> bool:
-    """Returns whether a path means the same to DuckDB as to the system."""
-    try:
-        path.encode()
-    except UnicodeEncodeError:  # a name that is not UTF-8
-        return False
-    return not set("*?[\\") & set(path)
+def file_literal(path: Path) -> str:
+    """Returns a path as an SQL string in which ``*`` and ``?`` are not patterns."""
+    text = str(path)
+    return literal(re.sub(r"[*?\[]", r"[\g<0>]", text) if set("*?") & set(text) else text)

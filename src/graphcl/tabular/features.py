@@ -14,8 +14,7 @@ Arrow files as float32, compressed, because wide tables are mostly zeros. The fe
 these files, and the table itself is not parsed a second time.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from graphcl.arrays import Array, Booleans, Doubles, Floats, Integers, are_close
+from graphcl.arrays import Array, Booleans, Doubles, Floats, Integers
 from graphcl.errors import GraphError
 from graphcl.store.writer import ArrayWriter
 from graphcl.tabular.cells import is_text, number, plain
@@ -61,7 +60,7 @@ def kept(duck: Duck, source: Source) -> Source:
         f"COPY (FROM {source.relation}) TO {file} (FORMAT parquet, ROW_GROUP_SIZE {rows})",
         where=source.name,
     )
-    relation = f"read_parquet({file}, hive_partitioning=false)"
+    relation = f"read_parquet({file})"
     return replace(source, relation=relation, columns=duck.columns(relation), stable=True)
 
 
@@ -155,8 +154,6 @@ class Numbers:
         columns: the columns.
         file: how the names of temporary files begin.
         training: whether each row is one that statistics are taken from; None means all are.
-        exact: columns whose numbers are kept as float64 until their origin is subtracted. Without
-            it, those that are close to each other in the first rows.
 
     Attributes:
         facts: what the values say, by `place`.
@@ -170,10 +167,8 @@ class Numbers:
         file: Path,
         *,
         training: Booleans | None = None,
-        exact: Collection[str] | None = None,
     ) -> None:
         self.facts = Facts(2 * len(columns))  # with room for columns that are read once more
-        self._exact = exact
         self._duck, self._source, self._file, self._training = duck, source, file, training
         self._kept: list[tuple[int, Path]] = []  # the first column of each file
         self._read(columns, 0, _cast)
@@ -198,11 +193,13 @@ class Numbers:
         for start in range(0, len(columns), width):
             names = columns[start : start + width]
             values = [expression(self._source, name) for name in names]
+            schema = pyarrow.schema([(str(place), "float") for place in range(len(names))])
             how = pyarrow.ipc.IpcWriteOptions(compression="lz4")
             path = self._file.with_name(f"{self._file.name}_{column}")
-            with ExitStack() as files:
-                out = files.enter_context(pyarrow.OSFile(str(path), "wb"))
-                writer: Any = None
+            with (
+                pyarrow.OSFile(str(path), "wb") as out,
+                pyarrow.ipc.new_file(out, schema, options=how) as writer,
+            ):
                 for first, batch in batches(self._duck, self._source, values):
                     block = np.empty((len(names), batch.num_rows))
                     nulls = None
@@ -214,43 +211,17 @@ class Numbers:
                     used = self._training
                     used = None if used is None else used[first : first + batch.num_rows]
                     self.facts.add(first, column, block, nulls, used)
-                    if writer is None:
-                        schema = self._schema(names, column)
-                        created = pyarrow.ipc.new_file(out, schema, options=how)
-                        writer = files.enter_context(created)
                     with np.errstate(over="ignore"):
-                        kept = [
-                            pyarrow.array(row.astype(field.type.to_pandas_dtype()))
-                            for row, field in zip(block, schema, strict=True)
-                        ]
+                        kept = [pyarrow.array(row) for row in block.astype(np.float32)]
                     writer.write(pyarrow.record_batch(kept, schema=schema))
-                if writer is None:  # no row: a file without batches
-                    schema = self._schema(names, column)
-                    files.enter_context(pyarrow.ipc.new_file(out, schema, options=how))
             self._kept.append((column, path))
             column += len(names)
 
-    def _schema(self, names: Sequence[str], column: int) -> Any:
-        """Returns the types in which columns are kept, once their first rows are known."""
-        import pyarrow
-
-        part = slice(column, column + len(names))
-        close = are_close(self.facts.low[part], self.facts.high[part])
-        unknown = self.facts.known[part] == 0
-        fields = []
-        for place, name in enumerate(names):
-            exact = close[place] or unknown[place] if self._exact is None else name in self._exact
-            fields.append((str(place), "double" if exact else "float"))
-        return pyarrow.schema(fields)
-
-    def blocks(self, filling: Doubles, origins: Doubles) -> Iterator[tuple[int, int, Floats]]:
+    def blocks(self, filling: Doubles) -> Iterator[tuple[int, int, Floats]]:
         """Yields the first row, the first column and values ``[rows, columns]``.
 
-        Blocks of columns come from left to right, each from the first row on.
-
-        Args:
-            filling: of each column, what a missing value becomes.
-            origins: of each column, what is subtracted then.
+        Blocks of columns come from left to right, each from the first row on. `filling` has for
+        each column what a missing value becomes.
         """
         import pyarrow
 
@@ -264,11 +235,6 @@ class Numbers:
                     if np.isnan(block.sum()):
                         rows, places = np.nonzero(np.isnan(block))
                         block[rows, places] = filling[column + places]
-                    own = origins[column : column + block.shape[1]]
-                    if own.any():
-                        block = block - own
-                    with np.errstate(over="ignore"):
-                        block = block.astype(np.float32, copy=False)
                     yield first, column, block
                     first += len(block)
 
@@ -383,15 +349,12 @@ class ColumnFeatures(FeaturePart):
         """Yields rows, columns and their values: first of all numbers, then of other columns."""
         width, start = len(self.numbers.facts.total), 0
         place, filling = np.full(width, -1), np.zeros(width)  # −1: it is no feature
-        origins = np.zeros(width)
         for column in self.preparation.columns:
             if column.kind == NUMBER:
                 at = self.numbers.place(column.name)
-                place[at] = start
-                filling[at] = column.fill
-                origins[at] = column.origin
+                place[at], filling[at] = start, column.fill
             start += len(column.features)
-        for first, at, block in self.numbers.blocks(filling, origins):
+        for first, at, block in self.numbers.blocks(filling):
             to = place[at : at + block.shape[1]]
             there = slice(None) if (to >= 0).all() else to >= 0
             yield np.arange(first, first + len(block)), to[there], block[:, there]

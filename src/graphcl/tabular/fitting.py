@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphcl.arrays import are_close
 from graphcl.errors import counted, demand, option, suggestion
 from graphcl.tabular import cells
 from graphcl.tabular.columns import refusal
@@ -36,6 +35,7 @@ from graphcl.tabular.report import ColumnOutcome, Problem, Usual, listed, short
 from graphcl.tabular.sources import Source
 
 COPIED_COLUMNS = 200  # that a table of the session holds
+FEW_STEPS = 100  # of float32, between a column's least and greatest number, say little
 KINDS = (("one_hot", CATEGORY), ("text", TEXT), ("date", DATE))  # what options say columns are
 _FILLED = (NUMBER, DATE, DURATION)  # kinds whose missing values become the training's mean
 
@@ -105,13 +105,10 @@ class _Columns:
         self._wrong(f"{message} {option('ignore', name)}", ("ignore", name))
 
     def _read_numbers(
-        self,
-        names: Sequence[str],
-        training: npt.NDArray[np.bool_] | None = None,
-        exact: Collection[str] | None = None,
+        self, names: Sequence[str], training: npt.NDArray[np.bool_] | None = None
     ) -> Numbers:
         file = self._duck.folder / f"{self._session}numbers"
-        return Numbers(self._duck, self._source, names, file, training=training, exact=exact)
+        return Numbers(self._duck, self._source, names, file, training=training)
 
     def _say_filled(self, filling: str) -> None:
         if self.filled:
@@ -267,21 +264,19 @@ class FitColumns(_Columns):
                 decimal=self._source.decimals.get(name, ""),
             )
             if facts.unfit[place] < 0:
-                columns[name] = self._with_origin(columns[name])
+                self._note_close(columns[name])
         return columns, typos
 
-    def _with_origin(self, column: Column) -> Column:
-        """Returns a column with the number that is subtracted where float32 would lose digits."""
-        low = np.array([column.low])
-        if not are_close(low, np.array([column.high]))[0]:
-            return column
-        self.notes.append(
-            f"{self._source.name}: column {column.name!r}: numbers from {column.low:.17g} to "
-            f"{column.high:.17g}: {column.low:.17g} is subtracted, so that features, which are "
-            f"float32, keep their digits; if it is no number, leave the column out with "
-            f"{option('ignore', column.name)}"
-        )
-        return replace(column, origin=column.low)
+    def _note_close(self, column: Column) -> None:
+        """Says that numbers far from 0 lie so close together that a feature is hardly varied."""
+        low, high = column.low, column.high
+        step = float(np.spacing(np.float32(max(-low, high))))
+        if 0 < high - low < FEW_STEPS * step:
+            self.notes.append(
+                f"{self._source.name}: column {column.name!r}: numbers from {low:.17g} to "
+                f"{high:.17g} are rounded to multiples of {step:g}, as features are float32; "
+                f"subtract {low:.17g}, or leave the column out with {option('ignore', column.name)}"
+            )
 
     def _find(self, kind: str, names: Sequence[str]) -> bool:
         """Finds how columns are written, reads them so from now on, and says it.
@@ -428,8 +423,7 @@ class ApplyColumns(_Columns):
         if self.problems:
             return
         plain = [column for column in columns if column.kind == NUMBER]
-        exact = [column.name for column in plain if column.origin]
-        numbers = self._read_numbers([column.name for column in plain], exact=exact)
+        numbers = self._read_numbers([column.name for column in plain])
         self._look_at_numbers(numbers, plain)
         others = [column for column in columns if column.kind != NUMBER]
         self._copy([column.name for column in others])

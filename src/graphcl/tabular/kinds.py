@@ -377,19 +377,6 @@ _MOMENTS = {
 _TEXTS = {"true": 1.0, "false": 0.0} | dict.fromkeys(cells.NO_VALUE, math.nan)
 
 
-class RowError(GraphError):
-    """A row that does not fit.
-
-    Attributes:
-        place: which, from 0.
-        what: what is wrong with it; it follows the name of the row.
-    """
-
-    def __init__(self, place: int, what: str) -> None:
-        super().__init__(f"node {place}{what}")
-        self.place, self.what = place, what
-
-
 def prepare_rows(rows: Sequence[Mapping[str, Any]], preparation: Preparation, width: int) -> Floats:
     """Returns the features of rows, ``[rows, width]``.
 
@@ -416,22 +403,19 @@ def prepare_rows(rows: Sequence[Mapping[str, Any]], preparation: Preparation, wi
         for name in (one for one in row if one not in names):
             known = ", ".join(map(repr, names[:8])) + (", …" if len(names) > 8 else "")
             near = suggestion(name, names) or f"; the model was trained on {known}"
-            raise RowError(place, f": unknown column {short(name)}{near}")
+            raise GraphError(f"node {place}: unknown column {short(name)}{near}")
         for name in (one for one in names if one not in row):
-            raise RowError(
-                place,
-                f": has no column {name!r}, which the model was trained on; null is a missing "
-                "value",
+            raise GraphError(
+                f"node {place}: has no column {name!r}, which the model was trained on; null "
+                "is a missing value"
             )
     parts = [
         _features(column, [row[column.name] for row in rows], preparation)
         for column in preparation.columns
     ]
-    none = np.zeros((len(rows), 0), np.float32)
-    x = np.concatenate([none, *parts], axis=1).astype(np.float32, copy=False)
+    x = np.concatenate(parts, axis=1).astype(np.float32, copy=False)
     for place, feature in np.argwhere(~np.isfinite(x)):
-        what = f": {preparation.features[feature]!r} does not fit in float32"
-        raise RowError(int(place), what)
+        raise GraphError(f"node {place}: {preparation.features[feature]!r} does not fit in float32")
     return x
 
 
@@ -439,8 +423,7 @@ def _features(column: Column, values: list[Any], preparation: Preparation) -> Fl
     """Returns what a column becomes, ``[rows, features]``."""
     if column.kind == NUMBER:
         numbers = [_number(column, place, value) for place, value in enumerate(values)]
-        moved = np.array(numbers, np.float64) - column.origin
-        return moved.astype(np.float32)[:, None]
+        return np.array(numbers, np.float64).astype(np.float32)[:, None]
     import pyarrow
 
     if column.kind in (CATEGORY, TEXT):
@@ -453,7 +436,7 @@ def _features(column: Column, values: list[Any], preparation: Preparation) -> Fl
 
 
 def _wrong(column: Column, place: int, value: Any, what: str) -> GraphError:
-    return RowError(place, f", column {column.name!r}: {short(str(value))} is {what}")
+    return GraphError(f"node {place}, column {column.name!r}: {short(str(value))} is {what}")
 
 
 def _number(column: Column, place: int, value: Any) -> float:
@@ -497,18 +480,7 @@ def _numbers(column: Column, place: int, value: Any) -> list[float] | None:
 
 
 def _seconds(column: Column, values: list[Any]) -> Any:
-    """Returns seconds of dates, or durations, as Arrow has them."""
-    import pyarrow
-
-    return pyarrow.array(read_moments(column, values), pyarrow.float64())
-
-
-def read_moments(column: Column, values: list[Any]) -> list[float | None]:
-    """Returns seconds of dates, or durations, which DuckDB reads from texts; None of none.
-
-    Raises:
-        RowError: a value is none.
-    """
+    """Returns seconds of dates, or durations, which DuckDB reads from texts."""
     import pyarrow
 
     kind, read, example = _MOMENTS[column.kind]
@@ -530,4 +502,4 @@ def read_moments(column: Column, values: list[Any]) -> list[float | None]:
         if second is None and not missing:
             what = f"not a {column.kind}, such as {example!r}"
             raise _wrong(column, place, values[place], what)
-    return [one for one, _ in found]
+    return pyarrow.array([one for one, _ in found], pyarrow.float64())

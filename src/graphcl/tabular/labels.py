@@ -6,14 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphcl.errors import GraphError, counted, demand, option
-from graphcl.graphs.validation import (
-    FEW_VALUES,
-    SIGN_NAMES,
-    SIGNS,
-    is_labelled,
-    is_number,
-    spelled_alike,
-)
+from graphcl.graphs.validation import FEW_VALUES, is_labelled, is_number, spelled_alike
 from graphcl.tabular.cells import NO_VALUE, absent, is_text, plain
 from graphcl.tabular.duck import Duck, literal, quoted
 from graphcl.tabular.report import listed, short
@@ -101,8 +94,6 @@ def odd_labels(duck: Duck, name: str, classes: Sequence[str], kind: str) -> list
             f"nodes: -1 in {name!r} is no label: {counted(count, 'node')} without one; if it "
             "is a class, give it a name"
         )
-    if {one.strip() for one in classes} == set(SIGN_NAMES):
-        notes.append(f"nodes: {name!r}: {SIGNS}")
     whole = all(one.lstrip("-").isdecimal() for one in classes)
     if kind == "auto" and whole and len(classes) > FEW_VALUES:
         notes.append(
@@ -124,7 +115,6 @@ def read_labels(
 
     Integers 0 … C − 1 are the class numbers; other values are numbered in sorted order. Beside
     integers, ``NA`` and the like are no label; among texts they may be a class, such as ``none``.
-    −1 is no label either, unless −1 and 1 are the only integers: then both are classes.
     """
     column = quoted(name)
     cell = f"trim({column}::VARCHAR)"
@@ -147,9 +137,7 @@ def read_labels(
     demand(there, f"{source.name}: {option('label')}: column {name!r} has no values")
     absent, order, kept = empty, f"{column}::VARCHAR", False
     if numbers and not text_only and low >= -1:
-        signs = (low, high, values) == (-1, 1, 1)
-        absent = no_value if signs else f"{no_value} OR {whole} = -1"
-        order, kept = whole, high + 1 == values and not signs
+        absent, order, kept = f"{no_value} OR {whole} = -1", whole, high + 1 == values
     duck.run(
         "CREATE OR REPLACE TABLE classes AS SELECT c::VARCHAR AS name, "
         "row_number() OVER (ORDER BY c) - 1 AS number FROM "
@@ -164,18 +152,6 @@ def read_labels(
     (y,) = duck.arrays(query, where=source.name)
     listed = [] if kept else duck.rows("SELECT name FROM classes ORDER BY number")
     return y.astype(np.int64), tuple(name for (name,) in listed)
-
-
-def has_labels(duck: Duck, source: Source, names: Sequence[str], classes: Sequence[str]) -> bool:
-    """Returns whether any cell of the label columns of a table says something.
-
-    ``NA`` and the like say nothing, unless one of the known `classes` is called so.
-    """
-    nothing = {*NO_VALUE, *_NONE} - {one.strip().lower() for one in classes}
-    words = ", ".join(map(literal, sorted(nothing)))
-    empty = [f"coalesce(lower(trim({quoted(name)}::VARCHAR)), '') IN ({words})" for name in names]
-    query = f"SELECT count(*) FROM {source.relation} WHERE NOT ({' AND '.join(empty)})"
-    return bool(duck.row(query, where=source.name)[0])
 
 
 def read_several_labels(

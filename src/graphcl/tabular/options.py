@@ -279,17 +279,6 @@ class TableOptions:
         merged = TableOptions(**kept | self.given())
         return replace(merged, **{name: getattr(trained, name) for name in _PREPARED})
 
-    def again(self, trained: "TableOptions") -> "TableOptions":
-        """Returns these options, completed to read all tables of the training once more.
-
-        An option that is not given is taken from `trained`, except files and `until`: the day is
-        that of the latest row, unless one is given.
-        """
-        own = {*FILES, "node_ids", "until"}
-        kept = {name: value for name, value in trained.given().items() if name not in own}
-        merged = TableOptions(**kept | self.given())
-        return replace(merged, **{name: getattr(trained, name) for name in _PREPARED})
-
     @property
     def names(self) -> frozenset[str]:
         """All column names that are given, in lower case."""

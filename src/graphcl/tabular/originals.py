@@ -1,25 +1,15 @@
 """The columns of nodes as their owner knows them, to describe groups and to show in a report.
 
 They are the cells of a node table, with columns that are no features; of a graph that came from no
-table, or from one with too many cells to keep, they are its features. A store keeps cells beside
-the features, in `cells.npz`: all numbers as one matrix, all texts as one run of bytes. It needs no
-Arrow to be read.
+table, or from one with too many cells to keep, they are its features.
 """
 
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse
 
-from graphcl.arrays import Integers
-from graphcl.errors import StoreError
-from graphcl.files.arrays import read_npz
-from graphcl.files.atomic import whole_file
 from graphcl.graphs.nodes import Nodes
 from graphcl.graphs.structural import FEATURE_NAMES
 from graphcl.tabular import cells
@@ -36,9 +26,6 @@ LABEL, DEGREE = "label", "degree"
 MOST_CELLS = 2_000_000  # of a table; those of a larger one are not kept
 MOST_COLUMNS = 200
 MOST_VALUES = 1 << 28  # of features: a gigabyte
-CELLS = "cells.npz"
-_NUMBERS = (NUMBER, DATE)  # kinds whose cells are numbers; those of other kinds are texts
-_KINDS = (*_NUMBERS, CATEGORY, TEXT)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,101 +105,6 @@ def _original(name: str, kind: str, cells_: Any, count: int) -> Original:
     there = [text for text in values if text is not None]
     few = 0 < len(set(there)) <= min(FEW_CATEGORIES, (len(there) + 1) // 2)
     return Original(name, kind or (CATEGORY if few else TEXT), values)
-
-
-def write_cells(folder: Path, columns: Sequence[Original]) -> None:
-    """Writes the cells of nodes into the folder of their type in a store.
-
-    Args:
-        folder: the folder.
-        columns: as `read_cells` returns them, at least one.
-    """
-    numbers = [one.values for one in columns if one.kind in _NUMBERS]
-    texts = [cell for one in columns if one.kind not in _NUMBERS for cell in one.values.tolist()]
-    encoded = [(cell or "").encode("utf-8", "surrogatepass") for cell in texts]
-    about = json.dumps([[one.name, one.kind] for one in columns])
-    with whole_file(folder / CELLS) as staging:
-        np.savez(
-            staging,
-            about=np.frombuffer(about.encode(), np.uint8),
-            numbers=np.array(numbers, np.float64).reshape(len(numbers), len(columns[0].values)),
-            text=np.frombuffer(b"".join(encoded), np.uint8),
-            ends=np.cumsum([len(one) for one in encoded], dtype=np.int64),
-            missing=np.array([cell is None for cell in texts], np.bool_),
-        )
-
-
-def read_stored_cells(folder: Path, num_nodes: int) -> tuple[Original, ...]:
-    """Returns the cells that a store keeps of the nodes of a type; none where it keeps none.
-
-    Args:
-        folder: of the type in the store.
-        num_nodes: how many nodes the type has.
-
-    Raises:
-        StoreError: the file is damaged, or does not fit the nodes.
-    """
-    path = folder / CELLS
-    if not path.exists():
-        return ()
-    arrays = read_npz(path, ("about", "numbers", "text", "ends", "missing"), StoreError)
-    try:
-        about = [(str(name), str(kind)) for name, kind in json.loads(arrays["about"].tobytes())]
-        numbers, ends = arrays["numbers"], arrays["ends"].tolist()
-        text, missing = arrays["text"].tobytes(), arrays["missing"]
-        listed = [
-            None if absent else text[start:end].decode("utf-8", "surrogatepass")
-            for (start, end), absent in zip(pairwise([0, *ends]), missing.tolist(), strict=True)
-        ]
-        rows_of_numbers = list(numbers)
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise StoreError(f"{path}: damaged ({type(error).__name__}: {str(error)[:80]})") from None
-    kinds = [kind for _, kind in about]
-    of_numbers = sum(kind in _NUMBERS for kind in kinds)
-    of_texts = len(kinds) - of_numbers
-    if (
-        not set(kinds) <= set(_KINDS)
-        or numbers.shape != (of_numbers, num_nodes)
-        or numbers.dtype != np.float64
-        or len(listed) != of_texts * num_nodes
-    ):
-        raise StoreError(f"{path}: damaged; it does not have a cell of each column for each node")
-    cells_of_texts = np.array([*listed, None], dtype=object)[:-1].reshape(of_texts, num_nodes)
-    rows_of_texts = list(cells_of_texts)
-    return tuple(
-        Original(name, kind, (rows_of_numbers if kind in _NUMBERS else rows_of_texts).pop(0))
-        for name, kind in about
-    )
-
-
-def updated_cells(
-    columns: Sequence[Original],
-    size: int,
-    stated: Integers,
-    given: Sequence[Original],
-    places: Integers,
-) -> tuple[Original, ...]:
-    """Returns the cells of nodes after an update.
-
-    Args:
-        columns: the cells of the nodes before it.
-        size: how many nodes there were and come.
-        stated: the row of each row of the node table that was given, among those `size`.
-        given: the cells of that table; a column that it lacks keeps its values, and one that only
-            it has is left out.
-        places: the nodes that are left, among those `size`.
-    """
-    by_name = {one.name: one for one in given}
-    found = []
-    for one in columns:
-        number = one.kind in _NUMBERS
-        values = np.full(size, np.nan if number else None, np.float64 if number else object)
-        values[: len(one.values)] = one.values
-        new = by_name.get(one.name)
-        if new is not None and (new.kind in _NUMBERS) == number:
-            values[stated] = new.values[: len(stated)]
-        found.append(replace(one, values=values[places]))
-    return tuple(found)
 
 
 def originals(nodes: Nodes) -> list[Original]:

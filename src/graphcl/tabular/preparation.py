@@ -54,14 +54,13 @@ class Column:
         kind: one of `KINDS`.
         features: the names of the features that it becomes, in order.
         fill: what a missing number, date or duration becomes: the training rows' mean, in the
-            feature's unit, before a number's origin is subtracted.
-        low: the smallest value in the training rows, in the same unit.
+            feature's unit.
+        low: the smallest value in the training rows, in the feature's unit.
         high: the largest.
         categories: of a category: the texts, in the features' order; of tags: the names in the
             training rows.
-        origin: of a number: what is subtracted from it, where float32 would lose digits; of a date:
-            seconds since 1970 of the first date in the training rows; of an age: the time until
-            which it is counted.
+        origin: of a date: seconds since 1970 of the first date in the training rows; of an age:
+            the time until which it is counted.
         clock: of a date: whether the hour of the day is a feature; of an age: whether it is counted
             in days, as that of a date.
         missing: missing values in the table that this was fitted to.
@@ -86,11 +85,10 @@ class Column:
         """Says in a few words what becomes of the column."""
         mark = f", with the decimal mark {self.decimal!r}" if self.decimal else ""
         form = f" ({self.date_format})" if self.date_format else ""
-        less = f", less {self.origin:.17g}" if self.origin else ""
         parts = "year, week and day" if self.clock else "year and week"
         width = len(self.features)
         return {
-            NUMBER: f"a number{mark}{less}",
+            NUMBER: f"a number{mark}",
             CATEGORY: f"a category: {width} values, one feature each",
             DATE: f"a date{form}: years since the first, and its place in the {parts}",
             DURATION: "a duration, in days",

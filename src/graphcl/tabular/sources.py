@@ -25,12 +25,11 @@ from graphcl.errors import GraphError, check_known, demand, option
 from graphcl.files import RUN_CONFIG
 from graphcl.files.arrays import refuse_gzipped
 from graphcl.files.remote import DATABASE, PARQUET
-from graphcl.store.columns import plain_ids
 from graphcl.store.header import is_store
 from graphcl.tabular import graph_formats
 from graphcl.tabular.duck import (
     Duck,
-    exists,
+    file_literal,
     interruptible,
     is_query,
     literal,
@@ -136,7 +135,7 @@ def _open(duck: Duck, text: str, role: str, options: TableOptions) -> Source:
     if kind not in (*TEXT, *GRAPHS):
         _check_beginning(path, kind)
     if kind in TEXT:
-        return _delimited(duck, path, header=options.header, names=options.names | _HEADER_NAMES)
+        return _delimited(path, header=options.header, names=options.names | _HEADER_NAMES)
     if kind in PARQUET:
         return _parquet(duck, str(path), [path])
     if kind in DATABASE:
@@ -160,12 +159,10 @@ def _parquet(duck: Duck, name: str, files: Sequence[Path]) -> Source:
     """
     from pyarrow import ArrowException, parquet, types
 
-    # A folder called `a=1` is a folder, not a column.
-    relation = f"read_parquet([{', '.join(map(duck.file, files))}], hive_partitioning=false)"
+    relation = f"read_parquet([{', '.join(map(file_literal, files))}], hive_partitioning=false)"
     schema: Any = ()
-    # What is wrong with a file, DuckDB says.
-    with suppress(ArrowException, OSError, ValueError), files[0].open("rb") as file:
-        schema = parquet.read_schema(file)
+    with suppress(ArrowException, OSError, ValueError):  # DuckDB says what is wrong with a file
+        schema = parquet.read_schema(files[0])
     read = [
         f"{_DURATIONS[one.type.unit].format(quoted(one.name))} AS {quoted(one.name)}"
         for one in schema
@@ -206,16 +203,12 @@ def _in_memory(duck: Duck, table: Any, role: str) -> Source:
         if hasattr(table, "columns") and hasattr(table, "index"):
             arrow = _of_pandas(table)
         elif isinstance(table, list) and all(isinstance(one, tuple) for one in table):
-            ends = _ends_of_pairs(table, role)
+            ends = list(zip(*table, strict=True)) or ((), ())
             arrow = pyarrow.table(dict(zip(("source", "target"), ends, strict=True)))
         else:
             arrow = pyarrow.table(table)  # a dictionary of lists, or what speaks Arrow, as Polars
         arrow = pyarrow.table([_plain(one) for one in arrow.columns], arrow.column_names)
-    except GraphError:
-        raise
     except (pyarrow.ArrowException, TypeError, ValueError, OverflowError) as error:
-        if hasattr(table, "columns") and hasattr(table, "index"):
-            _refuse_two_kinds(table, role)
         reason = " ".join(str(error).split())[:160]
         raise GraphError(
             f"{role}: a {type(table).__name__} is not a table of columns ({reason})"
@@ -224,34 +217,6 @@ def _in_memory(duck: Duck, table: Any, role: str) -> Source:
     demand(names, f"{role}: the table has no columns")
     demand(len(set(names)) == len(names), f"{role}: two columns have the same name: {names[:8]}")
     return _scan(duck, role, duck.register(f"{role}_given", arrow))
-
-
-def _ends_of_pairs(pairs: Sequence[tuple[Any, ...]], role: str) -> list[Any]:
-    """Returns the ids of the sources and of the targets of a list of edges."""
-    ends = [*zip(*pairs, strict=True)] or [(), ()]
-    for ids in ends:
-        plain = plain_ids(ids, role, GraphError)
-        integers = [one for one in plain if isinstance(one, int)]
-        texts = [one for one in plain if isinstance(one, str)]
-        if integers and texts:
-            raise GraphError(
-                f"{role}: the id {integers[0]} is an integer and {texts[0]!r} a text; the ids of "
-                "nodes are of one kind: convert them with str(…)"
-            )
-    return ends
-
-
-def _refuse_two_kinds(table: Any, role: str) -> None:
-    """Refuses a column of pandas that mixes texts with other values, which Arrow cannot hold."""
-    for place, name in enumerate(table.columns):
-        values = table.iloc[:, place]
-        texts = values[[isinstance(value, str) for value in values]]
-        others = values[[value is not None and not isinstance(value, str) for value in values]]
-        if values.dtype == object and len(texts) and len(others):
-            raise GraphError(
-                f"{role}: column {name!r} has texts, such as {texts.iloc[0]!r}, and other values, "
-                f"such as {others.iloc[0]!r}; convert it with .astype(str)"
-            )
 
 
 def _of_pandas(table: Any) -> Any:
@@ -285,10 +250,9 @@ def _parquet_files(path: Path) -> list[Path]:
             return []
         found = [one for kind in PARQUET for one in path.rglob(f"*{kind}")]
         top = path
-    elif not path.exists() and _kind(path) in PARQUET and any(mark in str(path) for mark in "*?"):
+    elif not path.exists() and _kind(path) in PARQUET and any(mark in str(path) for mark in "*?["):
         top = Path(path.anchor or ".")
-        pattern = str(path.relative_to(top) if path.anchor else path)
-        found = list(top.glob(pattern.replace("[", "[[]")))  # brackets are no pattern
+        found = list(top.glob(str(path.relative_to(top) if path.anchor else path)))
     else:
         return []
     hidden = (".", "_")
@@ -323,7 +287,7 @@ def _database(duck: Duck, path: Path, table: str | None, role: str) -> Source:
         return _scan(duck, f"{path}:{loaded}", f"{role}_sqlite")
     alias = f"file {path.resolve()}"  # several tables may be in one file, which is attached once
     duck.run(
-        f"ATTACH IF NOT EXISTS {duck.file(path)} AS {quoted(alias)} (READ_ONLY)",
+        f"ATTACH IF NOT EXISTS {literal(str(path))} AS {quoted(alias)} (READ_ONLY)",
         where=str(path),
     )
     own = f"WHERE database_name = {literal(alias)}"
@@ -414,8 +378,6 @@ def _sqlite_kinds(database: sqlite3.Connection, path: Path, table: str) -> dict[
 
 def _split_table(text: str) -> tuple[Path, str | None]:
     """Splits ``graph.db:edges``; a colon in any other file's name is part of the path."""
-    if exists(text):
-        return Path(text), None
     before, colon, table = text.rpartition(":")
     if colon and _kind(Path(before)) in DATABASE:
         return Path(before), table
@@ -427,7 +389,6 @@ def _kind(path: Path) -> str:
 
 
 def _read_csv(
-    duck: Duck,
     path: Path,
     columns: Sequence[str],
     *,
@@ -440,18 +401,16 @@ def _read_csv(
     """Returns an SQL expression that reads every column of a file as text."""
     fields = ", ".join(f"{literal(name)}: 'VARCHAR'" for name in columns)
     return (
-        f"read_csv({duck.file(path)}, auto_detect=false, columns={{{fields}}}, "
+        f"read_csv({file_literal(path)}, auto_detect=false, columns={{{fields}}}, "
         f"delim={literal(delimiter)}, quote={literal(quote)}, escape={literal(quote)}, "
-        f"header={str(header).lower()}, skip={skip}, compression='{'gzip' if zipped else 'none'}', "
-        "hive_partitioning=false)"
+        f"header={str(header).lower()}, skip={skip}, compression='{'gzip' if zipped else 'none'}')"
     )
 
 
-def _delimited(duck: Duck, path: Path, *, header: bool | None, names: frozenset[str]) -> Source:
+def _delimited(path: Path, *, header: bool | None, names: frozenset[str]) -> Source:
     """Opens a text file; what stands between its fields is found from its first lines.
 
     Args:
-        duck: the session.
         path: a text file, gzipped or not.
         header: whether the first line names the columns. None guesses: in a table, it is a header
             unless one of its first two fields is a number; in a list of edges with spaces between
@@ -486,11 +445,11 @@ def _delimited(duck: Duck, path: Path, *, header: bool | None, names: frozenset[
         )
     how: dict[str, Any] = {"header": header, "zipped": zipped}
     before = every.index(lines[0])  # empty lines, and comments
-    relation = _read_csv(duck, path, columns, delimiter=delimiter, quote='"', skip=before, **how)
+    relation = _read_csv(path, columns, delimiter=delimiter, quote='"', skip=before, **how)
     if delimiter == " ":  # any run of spaces and tabs
         # DuckDB splits at one character only: read whole lines, and split them with a pattern.
         how |= {"header": False, "skip": before + 1 if header else 0}
-        whole = _read_csv(duck, path, ("line",), delimiter=_LINE, quote="", **how)
+        whole = _read_csv(path, ("line",), delimiter=_LINE, quote="", **how)
         split = "string_split_regex(trim(line, ' \t'), '[ \t]+')"
         picked = ", ".join(f'words[{place}] AS "{name}"' for place, name in enumerate(columns, 1))
         relation = (

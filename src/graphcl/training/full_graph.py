@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from graphcl.distributed import ALONE, Share, gather_tables
 from graphcl.encoders import LayeredEncoder
 from graphcl.encoders.layer import as_tables
-from graphcl.errors import PartError, require
+from graphcl.errors import PartError, demand, require
 from graphcl.graphs.graph import Graph
 from graphcl.graphs.relation import NODE
 from graphcl.graphs.scaling import TableScaling
@@ -27,12 +27,12 @@ from graphcl.graphs.tensors import Prepared, feature_tensor
 from graphcl.kernels.adjacency import IntArray
 from graphcl.kernels.adjacency_rows import AdjacencyRows, BatchRows
 from graphcl.kernels.features import Features
-from graphcl.registry import is_own
 from graphcl.seeding import derive, generator
 from graphcl.settings import check_setting
 from graphcl.training.loop import Batch, BatchSource, batches_in, contrasted_types, node_batches
-from graphcl.training.own_parts import View, draw_own_view, writable
 from graphcl.views import Drop, PartOfDraws, Perturbation
+
+View = tuple[Any, Any]  # what a perturbation returns
 
 
 def can_divide(encoder: nn.Module, perturbation: Perturbation) -> bool:
@@ -46,18 +46,6 @@ def can_divide(encoder: nn.Module, perturbation: Perturbation) -> bool:
         return False
     by_rows = all(layer.by_rows for layer in encoder.layer_specs())
     return by_rows and type(encoder).forward is LayeredEncoder.forward
-
-
-def can_join_views(encoder: nn.Module) -> bool:
-    """Returns whether an encoder may get both views as one graph, which is faster.
-
-    A row of an embedding must not depend on nodes that no edge leads to: batch normalisation, or
-    attention over all nodes, would mix the views. An encoder that states its layers shows that; any
-    other one says so, by ``joins_views = True``.
-    """
-    if isinstance(encoder, LayeredEncoder) and type(encoder).forward is LayeredEncoder.forward:
-        return all(layer.by_rows for level in encoder.levels() for layer in level.values())
-    return bool(getattr(encoder, "joins_views", False))
 
 
 @dataclass(frozen=True)
@@ -266,17 +254,11 @@ class WholeBatch:
         if self.graph.draws is not None:
             drop = cast("Drop", self.perturbation)
             return [drop(*self.graph.copies, generator, part=self.graph.draws)]
-        joined = self.graph.joined and getattr(self.perturbation, "entrywise", False)
-        if is_own(self.perturbation):
-            draw = partial(draw_own_view, self.perturbation, generator=generator)
-            if joined:
-                return [draw(*self.graph.copies)]
-            return [draw(self.graph.x, self.graph.adjacency) for _ in range(2)]
-        if joined:
+        if getattr(self.perturbation, "entrywise", False):
             return [self.perturbation(*self.graph.copies, generator)]
-        # Of copies: where nothing is dropped, a view is its input, and an encoder may write to it.
-        x, adjacency = self.graph.x, self.graph.adjacency
-        return [self.perturbation(writable(x), writable(adjacency), generator) for _ in range(2)]
+        given = self.graph.x, self.graph.adjacency
+        views = [self.perturbation(*given, generator) for _ in range(2)]
+        return [(x, adjacency) for x, adjacency in views]  # or it is no view, and said here
 
     def encode(self, encoder: nn.Module, views: list[View]) -> tuple[Tensor, Tensor]:
         """Returns the embeddings of B, or this process's share, in view 1 and in view 2."""
@@ -310,16 +292,13 @@ class WholeBatch:
 
 def _encoded(encoder: nn.Module, view: View) -> Any:
     """Returns what the encoder makes of a view; of a plain graph, a row for each node."""
-    found = encoder(*view)
-    if isinstance(view[0], Mapping) or isinstance(encoder, LayeredEncoder):
-        return found
-    nodes = view[0].shape[0]
-    rows = len(found) if isinstance(found, Tensor) and found.ndim else 0
-    if rows != nodes:
-        raise PartError(
-            f"the encoder {type(encoder).__name__} returned {rows:,} rows for {nodes:,} nodes of "
-            "the views"
-        )
+    found, rows = encoder(*view), getattr(view[0], "shape", (None,))[0]
+    demand(
+        rows is None or not isinstance(found, Tensor) or len(found) == rows,
+        f"the encoder {type(encoder).__name__} returned {len(found):,} rows for {rows} nodes of "
+        "the views",
+        PartError,
+    )
     return found
 
 
@@ -351,7 +330,6 @@ class FullGraph:
         contrast: ``each``, ``all``, or names of types, separated by commas.
         division: which rows are those of this process; None has all.
         draws: which draws for the features of both copies are those of own rows.
-        joined: the encoder may get both views as one graph; see `can_join_views`.
     """
 
     x: Any
@@ -360,7 +338,6 @@ class FullGraph:
     contrast: str = "each"
     division: Division | None = None
     draws: PartOfDraws | None = None
-    joined: bool = True
 
     @classmethod
     def of(
@@ -371,11 +348,10 @@ class FullGraph:
         divided: Share = ALONE,
         batch_nodes: int = 0,
         contrast: str = "each",
-        joined: bool = True,
     ) -> Self:
         """Builds a source from a graph; a plain one can be `divided` among processes."""
         if divided.world == 1:
-            return cls(*prepared.tensors(device), batch_nodes, contrast, joined=joined)
+            return cls(*prepared.tensors(device), batch_nodes, contrast)
         division = Division(prepared.graph.num_nodes, divided)
         scaling = prepared.scaling.nodes[NODE]
         x, adjacency, draws = own_rows(

@@ -23,16 +23,9 @@ from graphcl.kernels.adam import Adam
 from graphcl.kernels.buffers import retry_smaller
 from graphcl.kernels.recording import CudaGraphStep
 from graphcl.losses import Loss
-from graphcl.registry import answerable, is_own
+from graphcl.registry import answerable
 from graphcl.seeding import derive, generator
 from graphcl.settings import check_setting
-from graphcl.training.own_parts import (
-    check_own_embeddings,
-    check_own_encoder,
-    check_own_gradients,
-    check_own_loss,
-    seeded_global_draws,
-)
 from graphcl.views import Perturbation
 
 # Where numbers become infinite, or none at all.
@@ -305,8 +298,6 @@ def train(
     """
     check_setting("train", "epochs", epochs)
     check_setting("train", "steps", steps)
-    if is_own(encoder):
-        check_own_encoder(encoder)
     device = next(encoder.parameters()).device
     on_gpu, share = device.type == "cuda", current_share()
     adam = Adam(
@@ -325,43 +316,30 @@ def train(
     draw = answerable("perturbation", perturbation, lambda batch: batch.views(generator))
     encode = answerable("encoder", encoder, module)
     contrast = answerable("loss", loss, _over_processes(loss, share))
-    back = answerable("loss", loss, answerable("encoder", encoder, torch.autograd.backward))
-    own_encoder = is_own(encoder)
-    own_loss = is_own(loss)
 
     def update(batch: Batch) -> Tensor:
         views = draw(batch)  # step 2: two views
         h_1, h_2 = encode(batch, views)  # step 3: encode both
-        if own_encoder:
-            check_own_embeddings(encoder, h_1, h_2)
         value = contrast(h_1, h_2, batch.num_nodes)  # step 4: update the encoder
-        if own_loss:
-            check_own_loss(loss, value, h_1, h_2)
         adam.zero_grad()
-        back(value)
+        value.backward()  # type: ignore[no-untyped-call]
         sum_gradients(module)
-        if own_encoder or own_loss:
-            check_own_gradients(encoder, loss)
         adam.step()
         gradients = [p.grad for p in encoder.parameters() if p.grad is not None]
         return torch.stack([value.detach(), torch.nn.utils.get_total_norm(gradients)])
 
     # A recorded step cannot wait for other processes, and no part of it may depend on the host.
     parts = (encoder, perturbation, loss)
-    draws_from_its_generator = all(getattr(part, "recordable", False) for part in parts)
-    recordable = on_gpu and share.world == 1 and draws_from_its_generator
+    recordable = on_gpu and share.world == 1
+    recordable = recordable and all(getattr(part, "recordable", False) for part in parts)
     recording: Any = closing(CudaGraphStep(update, generator)) if recordable else nullcontext()
 
     def seeded(batch: Batch) -> Tensor:
         # By the step's number alone: done again in smaller blocks, a step draws the same views.
-        step_seed = derive(seed, "views", state.epoch, state.step)
-        generator.manual_seed(step_seed)
-        if recorded is not None and batch.recorded_as is not None:
-            return cast("Tensor", recorded(batch, batch.recorded_as))
-        if draws_from_its_generator:
+        generator.manual_seed(derive(seed, "views", state.epoch, state.step))
+        if recorded is None or batch.recorded_as is None:
             return update(batch)
-        with seeded_global_draws(step_seed, device):
-            return update(batch)
+        return cast("Tensor", recorded(batch, batch.recorded_as))
 
     began = time.perf_counter() - state.seconds
     encoder.train()
@@ -411,9 +389,21 @@ def _over_processes(loss: Loss, share: Share) -> Callable[[Tensor, Tensor, int],
         TrainingError: there are several processes, and the loss has no `across`.
     """
     if share.world == 1:
-        return lambda h_1, h_2, _: loss(h_1, h_2)
+        return lambda h_1, h_2, _: _scalar(loss(h_1, h_2))
     if not hasattr(loss, "across"):
         name = type(loss).__name__
         raise TrainingError(f"the loss {name} trains in one process: it does not define across()")
     across = cast("Any", loss).across
     return lambda h_1, h_2, num_nodes: across(h_1, h_2, num_nodes=num_nodes, share=share)
+
+
+def _scalar(value: Any) -> Tensor:
+    """Returns a loss that can be minimised as it is.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if isinstance(value, Tensor) and value.ndim == 0 and value.requires_grad:
+        return value
+    what = f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+    raise TypeError(f"a loss returns a scalar tensor that depends on h_1 and h_2; got {what}")

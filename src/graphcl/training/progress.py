@@ -20,7 +20,6 @@ from typing import Any, TextIO
 
 from graphcl.errors import duration, import_extra, option, require
 from graphcl.settings import LINE_EVERY_SECONDS
-from graphcl.terminal import escaped_beside_bar, escaped_cell, unescaped
 from graphcl.training.loop import EpochMetrics, PartedMetrics, TrainingState
 
 BAR_EVERY_SECONDS = 0.2
@@ -151,14 +150,13 @@ def progress(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     columns = (
-        TextColumn("{task.description}", markup=False),
+        TextColumn(label),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[text]}", markup=False),
+        TextColumn("{task.fields[text]}"),
     )
-    console = Console(file=unescaped(stream))
-    with Progress(*columns, console=console, transient=True) as bar, escaped_beside_bar(stream):
-        task = bar.add_task(escaped_cell(label), total=None, text="")
+    with Progress(*columns, console=Console(file=stream), transient=True) as bar:
+        task = bar.add_task(label, total=None, text="")
 
         def update(state: TrainingState, text: str) -> None:
             bar.update(task, total=state.total, completed=state.done, text=text)

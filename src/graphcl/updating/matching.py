@@ -45,7 +45,6 @@ from graphcl.tabular.delta import (
     read_pairs,
 )
 from graphcl.tabular.options import TableOptions, short_name
-from graphcl.tabular.originals import updated_cells
 from graphcl.tabular.times import age_of, has_age_alone, moment_of, move_ages, text_of
 
 
@@ -218,10 +217,6 @@ class _Growing:
         fields = _labels(self, places) | _masks(self, places)
         fields["node_ids"] = self._grown_ids(kept)
         fields.setdefault("class_names", self.own.class_names)
-        if self.own.cells:
-            size = self.own.num_nodes + self.count
-            given = self.new.cells
-            fields["cells"] = updated_cells(self.own.cells, size, self.stated, given, places)
         return replace(changed, **fields)
 
 

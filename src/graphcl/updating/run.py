@@ -19,10 +19,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from graphcl.arrays import Floats, Integers
-from graphcl.encoders import EncoderFactory
 from graphcl.errors import ParameterError, RunError, counted, demand, option, require
 from graphcl.estimator.fitted import Fitted, align
 from graphcl.estimator.fitting import retrain as train_on
@@ -33,12 +31,11 @@ from graphcl.graphs.changing import Changed, rows_differ
 from graphcl.graphs.graph import Graph
 from graphcl.runs import files as runs
 from graphcl.runs import versions
-from graphcl.runs.graph import Propose, named_tables
+from graphcl.runs.graph import read_tables, run_tables
 from graphcl.runs.nodes import trained_tables, type_folder
 from graphcl.store.columns import Ids
 from graphcl.store.header import MASKS
 from graphcl.store.reader import in_order, reordered
-from graphcl.tabular.build import load_tables
 from graphcl.tabular.options import TableOptions
 from graphcl.tabular.times import moment_of
 from graphcl.updating.matching import Grown, grow
@@ -99,31 +96,34 @@ def update_run(
     edges: Any = None,
     remove_nodes: Any = None,
     remove_edges: Any = None,
-    whole: bool = False,
     retrain: bool = False,
     epochs: int | None = None,
     keep: int = versions.KEEP,
     device: torch.device,
-    encoder: EncoderFactory | nn.Module | None = None,
     verbose: bool = False,
     on_note: Callable[[str], None] = lambda _: None,
-    propose: Propose,
 ) -> Update:
     """Does what `graphcl.Run.update` describes.
 
     `before` is called with the folder of the version in use, and returns its graph, no other. The
     run is held then: a graph that was opened earlier may be that of a version which another update
-    replaced. `propose` says how to name all tables of the run.
+    replaced.
     """
     given = (tables.nodes, edges, remove_nodes, remove_edges)
-    alone = all(one is None for one in given)
-    if alone and not (retrain or whole or tables.until is not None):
-        raise ParameterError(f"update: nothing to do: give tables, or {option('retrain', True)}")
-    if whole and (remove_nodes is not None or remove_edges is not None):
-        raise ParameterError(
-            f"update: with {option('whole', True)}, what the tables lack is removed; leave "
-            f"{option('remove_nodes')} and {option('remove_edges')} out"
-        )
+    alone = all(one is None for one in given)  # then the run's own tables are read again
+    demand(
+        retrain or not alone or tables.until is not None,
+        f"update: nothing to do: give tables, or {option('retrain', True)}",
+        ParameterError,
+    )
+    others = [name for name in tables.given() if name != "until"]
+    require(
+        not (alone and others and tables.until),
+        "update",
+        option(others[0] if others else "until"),
+        f"left out with {option('until')} and no tables, which are read as in training",
+        "it",
+    )
     require(
         epochs is None or retrain,
         "update",
@@ -138,7 +138,7 @@ def update_run(
     with versions.changing(run):
         check, base = versions.kept_place(run), versions.current_run(run)
         graph = before(base)
-        config, old = _read_old(base, graph, encoder)
+        config, old = _read_old(base, graph)
         typed = not old.fitted.schema.is_plain
         clock("reading the run")
         options = delta_options(base, replace(tables, nodes=None))
@@ -156,10 +156,8 @@ def update_run(
                 f"{option('rollback', True)} goes back",
                 RunError,
             )
-        if whole or (alone and tables.until is not None):
-            named = replace(tables, edges=edges) if isinstance(edges, Mapping) else tables
-            source = None if isinstance(edges, Mapping) else edges
-            grown = _read_again(graph, *named_tables(base, source, named, propose))
+        if alone and tables.until is not None:
+            grown = _read_again(base, graph, tables.until)
         else:
             grown = grow(
                 _with_preparations(graph, options),
@@ -245,17 +243,13 @@ class _Clock:
         self.seconds[step], self._began = round(now - self._began, 3), now
 
 
-def _read_old(
-    base: Path, graph: Graph, encoder: EncoderFactory | nn.Module | None
-) -> tuple[runs.RunConfig, Old]:
+def _read_old(base: Path, graph: Graph) -> tuple[runs.RunConfig, Old]:
     """Reads the version that an update begins with."""
     config = runs.read_config(base)
-    fitted = Fitted.read(base, own_encoder=encoder)
     folders = {name: type_folder(base, name) for name in graph.nodes}
     if not all(map(runs.has_embeddings, folders.values())):
-        return config, Old(base, fitted, None, graph)
-    # Rows are copied; whether all are as they were written is looked at where they all are.
-    z = {name: runs.read_embeddings(folder, check=False) for name, folder in folders.items()}
+        return config, Old(base, Fitted.read(base), None, graph)
+    z = {name: runs.read_embeddings(folder) for name, folder in folders.items()}
     for name, own in graph.nodes.items():
         count = len(z[name])
         demand(
@@ -263,7 +257,7 @@ def _read_old(
             f"{base}: {count} embeddings for a graph of {own.num_nodes} nodes",
             RunError,
         )
-    return config, Old(base, fitted, z, graph)
+    return config, Old(base, Fitted.read(base), z, graph)
 
 
 def delta_options(base: Path, given: TableOptions) -> TableOptions:
@@ -284,18 +278,13 @@ def delta_options(base: Path, given: TableOptions) -> TableOptions:
 
 
 def _with_preparations(graph: Graph, options: TableOptions) -> Graph:
-    """Returns the graph with what made the features of its nodes and edges, as the run has it."""
-    by_type = options.preparations or {}
-    nodes = {}
-    for name, own in graph.nodes.items():
-        prepared = own.preparation or by_type.get(name, options.preparation)
-        nodes[name] = replace(own, preparation=prepared)
+    """Returns the graph with what made the features of its edges, which the run keeps."""
     known = options.edge_preparations or {}
     relations = {
         key: replace(one, preparation=known.get(":".join(key), one.preparation))
         for key, one in graph.relations.items()
     }
-    return replace(graph, nodes=nodes, relations=relations)
+    return replace(graph, relations=relations)
 
 
 def _as_of(config: runs.RunConfig, until: str) -> runs.RunConfig:
@@ -308,17 +297,21 @@ def _as_of(config: runs.RunConfig, until: str) -> runs.RunConfig:
     return replace(config, origin=replace(config.origin, tables=options.record()))
 
 
-def _read_again(graph: Graph, name: Any, options: TableOptions) -> Grown:
-    """Reads all tables of a run once more.
+def _read_again(run: Path, graph: Graph, until: str) -> Grown:
+    """Reads the tables that a run was trained on as of a later day.
 
     Whatever they say counts: rows that came since, and rows that were changed or taken out.
 
     Args:
-        graph: the graph of the version that is updated.
-        name: the list of edges; None if all are among the options.
-        options: how the tables are read.
+        run: the version that is updated.
+        graph: its graph.
+        until: the new day.
+
+    Raises:
+        RunError: it was not trained on tables.
     """
-    new, report = load_tables(name, options)
+    name, options = run_tables(run)
+    new, report = read_tables(name, replace(options, until=until))
     found = {kind: Ids(own.ids).find(new.nodes[kind].ids) for kind, own in graph.nodes.items()}
     # Known nodes come first, as they stood, then new ones.
     last = {kind: np.where(rows < 0, np.iinfo(np.int64).max, rows) for kind, rows in found.items()}
@@ -334,7 +327,7 @@ def _read_again(graph: Graph, name: Any, options: TableOptions) -> Grown:
         "edges_after": new.num_edges,
     }
     notes = [*report.first, *report.lines]
-    return Grown(Changed(new, kept, every, every), counts, notes, report.until)
+    return Grown(Changed(new, kept, every, every), counts, notes, until)
 
 
 def _is_earlier(day: str, other: str) -> bool:
@@ -353,9 +346,7 @@ def _ordered(graph: Graph, places: Mapping[str, Integers]) -> Graph:
     for kind, own in graph.nodes.items():
         held = {name: getattr(own, name) for name in ("x", "y", *MASKS)} | {"node_ids": own.ids}
         there = {name: in_order(one, places[kind]) for name, one in held.items() if one is not None}
-        order = np.argsort(places[kind])
-        cells = [replace(one, values=one.values[order]) for one in own.cells or ()]
-        nodes[kind] = replace(own, **there, cells=tuple(cells))
+        nodes[kind] = replace(own, **there)
     for key, one in graph.relations.items():
         moved = reordered(vars(one), places[key[2]], places[key[0]])
         relations[key] = replace(one, **moved)

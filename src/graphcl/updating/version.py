@@ -22,6 +22,7 @@ from graphcl.evaluation.drift import Drift
 from graphcl.files import patched
 from graphcl.files.arrays import create_npy, write_npy
 from graphcl.files.atomic import write_whole
+from graphcl.graphs import graph as graphs
 from graphcl.graphs.changing import Changed, affected_rows, rows_differ
 from graphcl.graphs.collection import fingerprint
 from graphcl.graphs.graph import Graph
@@ -30,14 +31,13 @@ from graphcl.graphs.nodes import Nodes
 from graphcl.reporting.page import drift_page
 from graphcl.runs import files as runs
 from graphcl.runs import versions
-from graphcl.runs.digests import check_table
 from graphcl.runs.files import GraphFacts, read_result
 from graphcl.runs.nodes import (
     RELATIONS,
     relation_folder,
     type_folder,
 )
-from graphcl.tabular.build import write_prepared
+from graphcl.store.writer import StoreWriter
 from graphcl.tabular.preparation import ARRAYS, FILE, write_preparation
 from graphcl.tabular.times import age_of
 from graphcl.updating.matching import Grown
@@ -163,8 +163,6 @@ def write_tables(
     found = {}
     for name, some in fresh.items():
         before = None if old.z is None else old.z[name]
-        if before is not None and len(changed.kept[name]) < len(before):  # all others are copied
-            check_table(type_folder(old.base, name), _EMBEDDINGS)
         own = own_folder(folder, old.base, name)
         found[name] = write_rows(own, _EMBEDDINGS, before, changed.kept[name], rows[name], some)
     return found
@@ -263,12 +261,13 @@ def write_rows(
 def write_graph(folder: Path, grown: Grown, base: Path, before: Path | None) -> None:
     """Writes the graph of a version as a store.
 
-    How tables became features is shared with the version `base`, which it was made from, and
-    stands beside the store's tables too, as in any store that was built from tables. What changed
-    since its store `before` is written alone.
+    How tables became features is shared with the version `base`, which it was made from. What
+    changed since its store `before` is written alone.
     """
     graph = grown.changed.graph
-    write_prepared(graph, folder / runs.GRAPH, share=versions.share_file, before=before)
+    share: Any = {"share": versions.share_file, "before": before}
+    with StoreWriter(folder / versions.GRAPH, name=graph.name, **share) as store:
+        graphs.write_graph(graph, store, None)
     for name in graph.nodes:
         where = own_folder(folder, base, name)
         if where != folder:
@@ -292,10 +291,9 @@ def write_model(
 ) -> None:
     """Writes the model into a version that has its graph; an old one shares its files."""
     origin = runs.Origin(
-        graph=runs.GRAPH,
-        fingerprint=fingerprint((Graph.open(folder / runs.GRAPH),)),
+        graph=versions.GRAPH,
+        fingerprint=fingerprint((Graph.open(folder / versions.GRAPH),)),
         tables=config.origin.tables,
-        kept=True,
     )
     if retrained:
         fitted.write(folder, origin)
@@ -335,7 +333,7 @@ def write_result(
     result = read_result(base)
     if not result:
         return
-    facts = asdict(GraphFacts.of(graph, runs.GRAPH))
+    facts = asdict(GraphFacts.of(graph, versions.GRAPH))
     result["graph"] = {key: value for key, value in facts.items() if value != {}}
     if "probe" in result:
         result |= {"probe": None, "probe_skipped": UNSCORED}

@@ -5,7 +5,6 @@
 
 from graphcl.research.systems import (
     dgi,
-    fastgcn,
     graphmae,
     graphsage,
     shallow,
@@ -29,7 +28,6 @@ SYSTEMS: dict[str, System] = {
         graphmae.SYSTEM,
         dgi.INDUCTIVE,
         *graphsage.SYSTEMS,
-        fastgcn.SYSTEM,
         *supervised.SYSTEMS[2:],
     )
 }
